@@ -1,0 +1,27 @@
+"""One file per paper, each readable alone, none inheriting another. A user's own is named package.module:Class."""
+
+from __future__ import annotations
+
+from npmatch.algorithms.base import Algorithm, Update
+from npmatch.algorithms.check import check_algorithm
+from npmatch.algorithms.npmatch import NPMatch
+from npmatch.algorithms.supervised import Supervised
+from npmatch.imports import import_name
+from npmatch.types import NoSuchChoiceError, NPMatchError
+
+ALGORITHMS: dict[str, type[Algorithm]] = {"npmatch": NPMatch, "supervised": Supervised}
+
+
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The class behind a name, or behind package.module:Class."""
+    if ":" not in name:
+        if name not in ALGORITHMS:
+            raise NoSuchChoiceError("algorithm", name, list(ALGORITHMS))
+        return ALGORITHMS[name]
+    found = import_name(name, "algorithm")
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise NPMatchError(f"algorithm '{name}' is not a subclass of npmatch.Algorithm")
+    return found
+
+
+__all__ = ["ALGORITHMS", "Algorithm", "NPMatch", "Supervised", "Update", "check_algorithm", "find_algorithm"]

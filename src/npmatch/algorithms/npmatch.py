@@ -1,0 +1,170 @@
+"""NP-Match: When Neural Processes meet Semi-Supervised Learning. Wang et al., ICML 2022.
+
+Idea: a neural process on top of the network predicts from T latent samples, so one forward pass gives a prediction
+and its uncertainty; pseudo-labels are trusted where the prediction is confident and certain.
+
+    L = CE(labelled) + λ_u · CE(trusted strong views) + β · D(q(z | context), q(z | targets))      (Eq. 9)
+
+Context points are the labelled batch; target points are the labelled batch and the strong views with their
+pseudo-labels. D is JS^{G_α}, its dual, or the ELBO's KL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
+from npmatch.heads import Model, NeuralProcessHead, WeakNorm
+from npmatch.losses import cross_entropy_samples, entropy, masked_mean
+from npmatch.selection import Curriculum, align_to_uniform
+from npmatch.types import Batch, Step, Task
+
+
+class NPMatch(Algorithm):
+    """The paper's algorithm, with its open questions as options; see docs/method.md."""
+
+    # Two readings of the method. `paper` is the paper to the letter, and the defaults below; `reference` is what
+    # the authors' released code does (its decoder, latents, alignment, averaging and schedule).
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "algorithm.targets": "all",
+            "algorithm.alignment": False,
+            "algorithm.weak_norm": "joint",
+            "algorithm.decoder_width": "head",
+            "algorithm.average": "probabilities",
+        },
+        "reference": {
+            "algorithm.targets": "split",
+            "algorithm.alignment": True,
+            "algorithm.weak_norm": "joint",
+            "algorithm.decoder_width": "features",
+            "algorithm.average": "logits",
+            "training.schedule": "cosine-63-128",
+            "training.clip": 3.0,
+        },
+    }
+
+    @dataclass(frozen=True)
+    class Config:
+        """The paper's hyperparameters, and the options where it can be read in more than one way."""
+
+        samples: int = 10  # T
+        bank: int = 2560  # Q
+        width: int | None = None  # M; None: a quarter of the features
+        confidence: float = 0.95  # τ_c
+        max_entropy: float = 0.4  # τ_u, nats
+        unlabeled_weight: float = 1.0  # λ_u
+        divergence_weight: float = 0.01  # β
+        divergence: Literal["js", "js_dual", "kl"] = "js"
+        alpha: float | None = None  # None: α_u from uncertainty; a number: that skew throughout
+        targets: Literal["all", "trusted", "split"] = "all"  # whose representations make q(z | targets)
+        alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
+        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+        decoder_width: Literal["head", "features"] = "head"
+        average: Literal["probabilities", "logits"] = "probabilities"  # of the T samples, in predict
+
+    config: Config
+
+    def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
+        """Adds the curriculum to the model: one integer per unlabelled image."""
+        super().__init__(backbone, task, config)
+        self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
+
+    @classmethod
+    def make_model(cls, backbone: nn.Module, task: Task, config: Config) -> Model:
+        """The backbone with a neural-process head."""
+        features = int(backbone.num_features)  # type: ignore[arg-type]
+        width = config.width or max(features // 4, 1)
+        head = NeuralProcessHead(
+            features,
+            task.num_classes,
+            width=width,
+            samples=config.samples,
+            bank=config.bank,
+            decoder_width=features if config.decoder_width == "features" else width,
+            average=config.average,
+        )
+        return Model(backbone, head)
+
+    def loss(self, batch: Batch, progress: Tensor) -> Step:
+        """One training step of Section 3.2, in its order."""
+        c, head = self.config, self.head
+        (u_weak,), (u_strong,) = batch.weak, batch.strong
+        f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
+
+        pseudo, keep = self.pseudo_label(f_weak.detach(), batch.index)
+
+        # Training mode. Every labelled image is a context point; who is a target point beside them is an option.
+        labeled = torch.ones_like(batch.y, dtype=torch.bool)
+        if c.targets == "all":
+            in_x, in_u = labeled, torch.ones_like(keep)
+        elif c.targets == "trusted":
+            in_x, in_u = labeled, keep
+        else:  # split: labelled and trusted points each have a latent of their own
+            in_x, in_u = ~labeled, keep
+        is_target = torch.cat([in_x, in_u])
+
+        # Latent path: representations, their mean over a set, the set's q(z).
+        h_x, h_u = head.encode_latent(f_x, batch.y), head.encode_latent(f_strong, pseudo)
+        q_zC = head.q_z(h_x.mean(0))  # q(z | context)
+        q_zT = head.q_z(masked_mean(torch.cat([h_x, h_u]), is_target))  # q(z | targets)
+        noise = torch.randn_like(head.noise)
+        z_u = q_zT.sample(noise)
+        z_x = q_zC.sample(noise) if c.targets == "split" else z_u
+
+        # Deterministic path, then the decoder: T predictions for each target point.
+        d_x = head.encode_deterministic(f_x, batch.y)
+        r = d_x.mean(0)
+        logits_x, logits_u = head.decode(f_x, z_x, r), head.decode(f_strong, z_u, r)
+
+        loss_x = cross_entropy_samples(logits_x, batch.y).mean()  # Eq. 8
+        loss_u = masked_mean(cross_entropy_samples(logits_u, pseudo), keep)  # Eq. 8
+
+        entropy_x, entropy_u = entropy(logits_x.softmax(-1).mean(0)), entropy(logits_u.softmax(-1).mean(0))
+        u_context, u_target = entropy_x.mean(), masked_mean(torch.cat([entropy_x, entropy_u]), is_target)
+        alpha = skew_from_uncertainty(u_context, u_target)
+        if c.alpha is not None:
+            alpha = torch.full_like(alpha, c.alpha)
+        divergence = DIVERGENCES[c.divergence](q_zC, q_zT, alpha) * is_target.any()  # Eq. 4 or 7; 0 without targets
+
+        loss = loss_x + c.unlabeled_weight * loss_u + c.divergence_weight * divergence  # Eq. 9
+
+        head.latent_bank.push(torch.cat([h_x, h_u]), torch.cat([labeled, in_u]))
+        head.deterministic_bank.push(d_x, labeled)
+        logs = {
+            "loss_labeled": loss_x,
+            "loss_unlabeled": loss_u,
+            "divergence": divergence,
+            "alpha": alpha,
+            "entropy_context": u_context,
+            "entropy_target": u_target,
+            # JS^{G_α} is O(α): these two tell a small divergence from a small α.
+            "kl": kl(q_zT, q_zC),
+            "js_half": js_geometric(q_zC, q_zT, 0.5),
+        }
+        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
+
+    @torch.no_grad()
+    def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Inference mode on weak features U F: pseudo-labels U and whether each is trusted U; moves the curriculum."""
+        c, head = self.config, self.head
+        p = head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0)
+        u = entropy(p)
+        if c.alignment:
+            p = align_to_uniform(p)
+        confidence, pseudo = p.max(-1)
+        keep = (confidence > self.curriculum.thresholds()[pseudo]) & (u < c.max_entropy)
+        self.curriculum.update(index, pseudo, (confidence >= c.confidence) & (u <= c.max_entropy))
+        return pseudo, keep
+
+    @property
+    def head(self) -> NeuralProcessHead:
+        """The neural process."""
+        head = self.model.head
+        assert isinstance(head, NeuralProcessHead)
+        return head

@@ -1,0 +1,93 @@
+"""Augmentation policies by name: which views a data set's images get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from npmatch.augment.strong import Strong
+from npmatch.augment.views import FunctionView, Identity, View
+from npmatch.augment.weak import CropDraws, PadCrop, ResizedCrop
+from npmatch.imports import import_name
+from npmatch.types import NoSuchChoiceError, NPMatchError
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How images are changed before a network sees them."""
+
+    policy: str = "natural"  # natural, digits (no flip), none, or the user's own 'package.module:name'
+    crop: Literal["pad", "resized"] = "pad"
+    padding: int = 4  # pixels, for `pad`
+    crop_scale: tuple[float, float] = (0.2, 1.0)  # of the area, for `resized`
+    size: int | None = None  # side of the views, for `resized`; the images' own if not given
+    operations: int = 3  # of RandAugment on a strong view
+    cutout: float = 0.5  # largest side of the cutout, of the image's width
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The two kinds of views of an image."""
+
+    weak: View[Any]
+    strong: View[Any]
+
+
+def make_policy(config: AugmentConfig, image_shape: tuple[int, int, int], mean: tuple[float, ...]) -> Policy:
+    """The policy `config` names, for images C H W whose pixels in [0, 1] have that mean per channel."""
+    if ":" in config.policy:
+        return _users_policy(config.policy, image_shape, mean)
+    if config.policy == "none":
+        return Policy(Identity(), Identity())
+    if config.policy not in ("natural", "digits"):
+        raise NoSuchChoiceError("augmentation policy", config.policy, ["natural", "digits", "none"])
+    _check(config, image_shape)
+    weak = _make_crop(config, image_shape, flip=config.policy == "natural")
+    fill = tuple(round(255 * channel) for channel in mean)
+    return Policy(weak, Strong(weak, fill, config.operations, config.cutout))
+
+
+def _make_crop(config: AugmentConfig, image_shape: tuple[int, int, int], flip: bool) -> View[CropDraws]:
+    """The weak view."""
+    _, height, width = image_shape
+    if config.crop == "pad":
+        return PadCrop(config.padding, flip)
+    size = (height, width) if config.size is None else (config.size, config.size)
+    return ResizedCrop(size, config.crop_scale, flip=flip)
+
+
+def _check(config: AugmentConfig, image_shape: tuple[int, int, int]) -> None:
+    """Name the first value that no view can be made of."""
+    channels, height, width = image_shape
+    smallest, largest = config.crop_scale
+    if channels not in (1, 3):
+        raise NPMatchError(f"augmentation takes images of 1 or 3 channels, not {channels}")
+    if config.crop not in ("pad", "resized"):
+        raise NoSuchChoiceError("crop", config.crop, ["pad", "resized"])
+    if config.crop == "pad" and not 0 <= config.padding < min(height, width):
+        raise NPMatchError(f"padding {config.padding} must be from 0 to {min(height, width) - 1}, under the side")
+    if not 0 < smallest <= largest <= 1:
+        raise NPMatchError(f"crop_scale {config.crop_scale} must be two rising shares of the area in (0, 1]")
+    if config.size is not None and config.size < 1:
+        raise NPMatchError(f"size {config.size} must be at least 1 pixel")
+    if config.operations < 0:
+        raise NPMatchError(f"operations {config.operations} must not be negative")
+    if not 0 <= config.cutout <= 1:
+        raise NPMatchError(f"cutout {config.cutout} must be a share of the width, from 0 to 1")
+
+
+def _users_policy(name: str, image_shape: tuple[int, int, int], mean: tuple[float, ...]) -> Policy:
+    """The views of what 'package.module:name' returns when called with (image_shape, mean)."""
+    make = import_name(name, "augmentation policy")
+    if not callable(make):
+        raise NPMatchError(f"augmentation policy '{name}' cannot be called with (image_shape, mean)")
+    policy = make(image_shape, mean)
+    return Policy(_users_view(policy, "weak", name), _users_view(policy, "strong", name))
+
+
+def _users_view(policy: object, kind: str, name: str) -> View[Any]:
+    """A user's view, which may be a plain function of uint8 batches."""
+    view = getattr(policy, kind, None)
+    if not callable(view):
+        raise NPMatchError(f"augmentation policy '{name}' returns an object without a callable '.{kind}'")
+    return view if isinstance(view, View) else FunctionView(view)

@@ -1,0 +1,72 @@
+"""What a view is: draws for n images, and their application, kept apart.
+
+Draws are made for a whole batch and can be sliced, so several processes can share one batch's draws.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+Draws = TypeVar("Draws", bound=tuple[Tensor, ...])  # a NamedTuple of tensors with leading dimension n
+
+
+class View(ABC, Generic[Draws]):
+    """A random change of images: n C H W, uint8 → n C S S, uint8."""
+
+    @abstractmethod
+    def draw(self, n: int, device: torch.device) -> Draws:
+        """Everything random about n views, from the device's default generator."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        """The views that `draws` stand for; nothing is random here."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """New views of `images`."""
+        return self.apply(images, self.draw(len(images), images.device))
+
+
+def slice_draws(draws: Draws, rows: slice) -> Draws:
+    """The draws of some images of the batch."""
+    return type(draws)(*(values[rows] for values in draws))
+
+
+class NoDraws(NamedTuple):
+    """The draws of a view that has none, or that keeps them to itself."""
+
+    none: Tensor  # n 0
+
+
+@dataclass(frozen=True)
+class Identity(View[NoDraws]):
+    """The images as they are."""
+
+    def draw(self, n: int, device: torch.device) -> NoDraws:
+        """Nothing."""
+        return NoDraws(torch.empty(n, 0, device=device))
+
+    def apply(self, images: Tensor, draws: NoDraws) -> Tensor:
+        """The same images."""
+        return images
+
+
+@dataclass(frozen=True)
+class FunctionView(View[NoDraws]):
+    """A user's function from uint8 batches to uint8 batches, which draws for itself."""
+
+    function: Callable[[Tensor], Any]
+
+    def draw(self, n: int, device: torch.device) -> NoDraws:
+        """Nothing: the function draws when it is applied."""
+        return NoDraws(torch.empty(n, 0, device=device))
+
+    def apply(self, images: Tensor, draws: NoDraws) -> Tensor:
+        """What the function makes of the images."""
+        changed: Tensor = self.function(images)
+        return changed

@@ -1,0 +1,47 @@
+"""Images and labels: sources → split → streams.
+
+    dataset = load_dataset("cifar10", Path("data"))
+    split = make_split(dataset, labels=250, seed=0)
+    sampler = Sampler(0, len(split.labeled), len(split.unlabeled), batch_labeled=64, batch_unlabeled=448)
+    for batch in make_stream(dataset, split, sampler, "cuda").batches(0, 1000):
+        ...
+
+A data set of your own is a function that takes the folder given as `--data` (None if there was none) and
+returns a `Dataset`; images without a label have the label −1:
+
+    def load(root: Path) -> Dataset:
+        x, y = np.load(root / "x.npy"), np.load(root / "y.npy")  # uint8 N C H W, int64 N
+        images = ArrayImages(torch.from_numpy(x))
+        return Dataset("mine", ("cat", "dog"), ImageSet(images, torch.from_numpy(y)))
+
+Name it on the command line as `package.module:load`; nothing has to be registered. `FileImages(paths, size)`
+decodes images from files when they are needed instead.
+"""
+
+from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
+from npmatch.data.loading import iterate_images
+from npmatch.data.sampler import Sampler
+from npmatch.data.sources import SOURCES, load_dataset
+from npmatch.data.split import Split, fingerprint, make_split
+from npmatch.data.streams import RawBatch, Stream, make_stream
+from npmatch.types import Dataset, ImageSet, ImageStore
+
+__all__ = [
+    "SOURCES",
+    "ArrayImages",
+    "Dataset",
+    "FileImages",
+    "ImageSet",
+    "ImageStore",
+    "RawBatch",
+    "Sampler",
+    "Split",
+    "Stream",
+    "decode_image",
+    "fingerprint",
+    "iterate_images",
+    "load_dataset",
+    "make_split",
+    "make_stream",
+    "to_tensor",
+]

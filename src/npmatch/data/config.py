@@ -1,0 +1,21 @@
+"""Which images, how many labels, and where they live while training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The data part of a run's configuration."""
+
+    source: str = "digits"  # a name from data/sources.py, or package.module:function
+    root: str | None = None  # where its files are; None: $NPMATCH_DATA
+    labels: int | None = None  # labelled images in all, class-balanced; None: every label there is
+    validation: float = 0.0  # share of each class held out of training
+    include_labeled: bool = True  # labelled images are among the unlabelled ones, as in the literature
+    split: str | None = None  # a split.json to reuse instead of drawing one
+    image_size: int | None = None  # stored side of images that come from files
+    resident: Literal["auto", "always", "never"] = "auto"  # on the device as uint8, or streamed
+    workers: int = 2  # decoding processes

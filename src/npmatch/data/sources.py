@@ -1,0 +1,109 @@
+"""From a name to a data set: the built-in sources, and a user's own function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from npmatch.data.benchmarks import read_stl10, read_svhn
+from npmatch.data.cifar import read_cifar10, read_cifar100
+from npmatch.data.digits import read_digits
+from npmatch.data.folders import read_folder, read_imagenet
+from npmatch.data.tables import read_csv
+from npmatch.imports import import_name
+from npmatch.types import Dataset, ImageSet, NoSuchChoiceError, NPMatchError
+
+
+class Source(NamedTuple):
+    """How a data set is read, and what its reader looks for."""
+
+    read: Callable[..., Dataset]  # of (), (root) or (root, size): what it `expects`, and whether it has a `size`
+    expects: str = ""  # the files under root, in words
+    size: int | None = None  # the side images are stored at unless told; None where they have one of their own
+
+
+SOURCES = {
+    "digits": Source(read_digits),
+    "cifar10": Source(read_cifar10, "cifar-10-batches-bin/ or cifar-10-batches-py/"),
+    "cifar100": Source(read_cifar100, "cifar-100-binary/ or cifar-100-python/"),
+    "stl10": Source(read_stl10, "stl10_binary/"),
+    "svhn": Source(read_svhn, "train_32x32.mat and test_32x32.mat"),
+    "imagenet": Source(read_imagenet, "train/<wnid>/ and val/<wnid>/", size=256),
+    "folder": Source(read_folder, "labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64),
+    "csv": Source(read_csv, "the CSV file itself, with the columns path,label", size=64),
+}
+
+
+def load_dataset(source: str, root: Path | None = None, image_size: int | None = None) -> Dataset:
+    """A built-in source, or 'package.module:function'; `root` defaults to $NPMATCH_DATA.
+
+    `image_size` is the side in pixels that images in files are scaled to; other sets have their own.
+    """
+    if root is None and os.environ.get("NPMATCH_DATA"):
+        root = Path(os.environ["NPMATCH_DATA"])
+    root = Path(root).expanduser() if root is not None else None
+    if ":" in source:
+        return _checked(import_name(source, "data source")(root), source)
+    return _checked(_read_builtin(source, root, image_size), source)
+
+
+def _read_builtin(name: str, root: Path | None, image_size: int | None) -> Dataset:
+    if name == "folder" and root is not None and root.suffix.lower() == ".csv":
+        name = "csv"
+    if name not in SOURCES:
+        raise NoSuchChoiceError("data source", name, list(SOURCES))
+    if image_size is not None and image_size < 1:
+        raise NPMatchError(f"image_size={image_size}: give the side in pixels, 1 or more")
+    source = SOURCES[name]
+    arguments: list[Path | int] = []
+    if source.expects:
+        arguments.append(_existing(root, name, source.expects))
+    if source.size is not None:
+        arguments.append(source.size if image_size is None else image_size)
+    dataset = source.read(*arguments)
+    if image_size not in (None, dataset.train.images.shape[-1]):
+        own = dataset.train.images.shape[-1]
+        raise NPMatchError(f"image_size={image_size}: the images of {name} are {own} pixels wide; leave it out")
+    return dataset
+
+
+def _existing(root: Path | None, name: str, expects: str) -> Path:
+    if root is None:
+        raise NPMatchError(f"{name}: pass --data DIR or set NPMATCH_DATA; expected there: {expects}")
+    if not root.exists():
+        raise NPMatchError(f"{root}: no such file or folder; expected there for {name}: {expects}")
+    return root
+
+
+def _checked(dataset: object, source: str) -> Dataset:
+    """What the rest of the package takes for granted, said in one line where a user's function breaks it."""
+    if not isinstance(dataset, Dataset):
+        raise NPMatchError(f"{source}: returned {type(dataset).__name__} where npmatch.types.Dataset was wanted")
+    classes = len(dataset.class_names)
+    if classes < 2:
+        raise NPMatchError(f"{source}: class_names has {classes} names; two or more are needed")
+    _check_images(dataset.train, classes, f"{source}, train")
+    if dataset.test is not None:
+        _check_images(dataset.test, classes, f"{source}, test")
+        if dataset.test.images.shape != dataset.train.images.shape:
+            raise NPMatchError(f"{source}: training and test images differ in their shape")
+    for name, values in (("mean", dataset.mean), ("std", dataset.std)):
+        if len(values) not in (1, dataset.train.images.shape[0]):
+            raise NPMatchError(f"{source}: {name} has {len(values)} values; give one for each channel")
+    return dataset
+
+
+def _check_images(part: ImageSet, classes: int, where: str) -> None:
+    if part.labels.dtype != torch.int64 or part.labels.ndim != 1:
+        raise NPMatchError(f"{where}: labels must be int64 of one dimension, not {part.labels.dtype}")
+    if len(part.labels) == 0 or len(part.images) != len(part.labels):
+        raise NPMatchError(f"{where}: {len(part.images)} images and {len(part.labels)} labels")
+    if part.names and len(part.names) != len(part.labels):
+        raise NPMatchError(f"{where}: {len(part.names)} names for {len(part.labels)} images")
+    low, high = int(part.labels.min()), int(part.labels.max())
+    if low < -1 or high >= classes:
+        raise NPMatchError(f"{where}: labels from {low} to {high}; wanted 0 to {classes - 1}, or −1 for unlabelled")

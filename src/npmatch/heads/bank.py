@@ -1,0 +1,59 @@
+"""A first-in-first-out memory of representations, of which only the mean is ever read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Bank(nn.Module):
+    """The last Q rows pushed, as a ring buffer with one spare row where rejected rows go (static shapes)."""
+
+    rows: Tensor  # Q + 1 M; the last row is the spare
+    position: Tensor  # 0-d int64: where the next row goes
+    filled: Tensor  # 0-d int64: rows that hold something
+
+    def __init__(self, length: int, width: int) -> None:
+        """Starts with one random row, as the paper initialises its banks."""
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(length + 1, width))
+        self.rows[0] = torch.randn(width)
+        self.register_buffer("position", torch.tensor(1 % length))
+        self.register_buffer("filled", torch.tensor(1))
+
+    @property
+    def length(self) -> int:
+        """Q."""
+        return self.rows.shape[0] - 1
+
+    @torch.no_grad()
+    def push(self, rows: Tensor, keep: Tensor) -> None:
+        """Append the rows (n M) where `keep` (n, bool) holds, in order; of more than Q, the newest Q stay."""
+        order = keep.long().cumsum(0)  # 1-based rank among the kept
+        count = order[-1]
+        fits = keep & (order > count - self.length)
+        slot = torch.where(fits, (self.position + order - 1) % self.length, self.length)
+        self.rows.index_copy_(0, slot, rows.detach().to(self.rows.dtype))
+        self.rows[-1].zero_()  # which rejected row came last is no state
+        self.position.copy_((self.position + count) % self.length)
+        self.filled.copy_((self.filled + count).clamp(max=self.length))
+
+    def mean(self) -> Tensor:
+        """Mean of what is held, M."""
+        held = torch.arange(self.length, device=self.rows.device) < self.filled
+        return (self.rows[:-1] * held[:, None]).sum(0) / self.filled
+
+    def condensed(self) -> Bank:
+        """A bank of length 1 that holds this one's mean: all that prediction needs."""
+        bank = Bank(1, self.rows.shape[1]).to(self.rows.device)
+        bank.rows[0] = self.mean()
+        return bank
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Takes the length of the bank it is given: a saved model holds condensed banks."""
+        rows = state_dict.get(prefix + "rows")
+        if rows is not None and rows.shape[0] != self.rows.shape[0]:
+            self.rows = torch.zeros_like(rows, device=self.rows.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,109 @@
+"""The neural-process head: latent path, deterministic path, memory banks, decoder and classifier (paper, Fig. 1).
+
+Points are (feature, label) pairs. Each path encodes points by an MLP and averages them, which makes the result
+independent of their order. Training mode takes the averages from the batch, inference mode from the banks.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from npmatch.divergences import Gaussian
+from npmatch.heads.bank import Bank
+from npmatch.losses import entropy
+from npmatch.types import Prediction
+
+Average = Literal["probabilities", "logits"]
+
+
+class NeuralProcessHead(nn.Module):
+    """q(z | points), r(points) and p(y | feature, z, r), with T samples of z."""
+
+    noise: Tensor  # T M: the stored draws that make predictions repeatable
+
+    def __init__(
+        self,
+        num_features: int,  # F
+        num_classes: int,  # K
+        width: int,  # M
+        samples: int,  # T
+        bank: int,  # Q
+        decoder_width: int,
+        average: Average = "probabilities",
+    ) -> None:
+        """All MLPs have two layers, M wide (paper, appendix); the decoder's width is its own."""
+        super().__init__()
+        self.num_classes, self.samples, self.width, self.average = num_classes, samples, width, average
+        self.latent_encoder = encoder(num_features + num_classes, width)
+        self.deterministic_encoder = encoder(num_features + num_classes, width)
+        self.latent_mean = projector(width)
+        self.latent_scale = projector(width)
+        self.decoder_in = nn.Linear(num_features + 2 * width, decoder_width)
+        self.decoder_out = nn.Linear(decoder_width, decoder_width)
+        self.classifier = nn.Linear(decoder_width, num_classes)  # W of Eq. 3
+        self.latent_bank = Bank(bank, width)
+        self.deterministic_bank = Bank(bank, width)
+        self.register_buffer("noise", torch.randn(samples, width))
+        self.apply(_initialise)
+
+    def encode_latent(self, features: Tensor, y: Tensor) -> Tensor:
+        """Latent path's representation of each point: n F, n → n M."""
+        return self._encode(self.latent_encoder, features, y)
+
+    def encode_deterministic(self, features: Tensor, y: Tensor) -> Tensor:
+        """Deterministic path's representation of each point: n F, n → n M."""
+        return self._encode(self.deterministic_encoder, features, y)
+
+    def _encode(self, path: nn.Module, features: Tensor, y: Tensor) -> Tensor:
+        # Not F.one_hot, which reads its argument's range back to the host.
+        onehot = (y[:, None] == torch.arange(self.num_classes, device=y.device)).to(features.dtype)
+        out: Tensor = path(torch.cat([features, onehot], dim=-1))
+        return out
+
+    def q_z(self, h: Tensor) -> Gaussian:
+        """The latent's distribution given the points' mean representation h, M."""
+        # Paper: "the variance vector"; here: σ = 0.1 + 0.9·softplus(·), because a floor keeps every divergence finite.
+        return Gaussian(self.latent_mean(h), 0.1 + 0.9 * F.softplus(self.latent_scale(h)))
+
+    def decode(self, features: Tensor, z: Tensor, r: Tensor) -> Tensor:
+        """Logits of every sample for every target point: n F, T M, M → T n K."""
+        # The first layer acts on [feature, z_t, r]; its three column blocks act apart, so nothing is copied T times.
+        on_feature, on_z, on_r = torch.split(self.decoder_in.weight, [features.shape[-1], self.width, self.width], 1)
+        shared = F.linear(features, on_feature, self.decoder_in.bias) + F.linear(r, on_r)
+        hidden = F.leaky_relu(shared[None] + F.linear(z, on_z)[:, None], 0.1)
+        logits: Tensor = self.classifier(F.leaky_relu(self.decoder_out(hidden), 0.1))  # Eq. 3
+        return logits
+
+    def infer(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Inference mode: logits T n K with both representations from the banks' means."""
+        z = self.q_z(self.latent_bank.mean()).sample(noise)
+        return self.decode(features, z, self.deterministic_bank.mean())
+
+    def predict(self, features: Tensor) -> Prediction:
+        """Average of the T predictions, its entropy, and the samples' disagreement about it."""
+        logits = self.infer(features, self.noise)
+        samples = logits.softmax(-1)
+        mean = samples.mean(0)
+        u = entropy(mean)
+        probs = mean if self.average == "probabilities" else logits.mean(0).softmax(-1)
+        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+
+
+def encoder(inputs: int, width: int) -> nn.Sequential:
+    """Two layers, each followed by its activation: representations are averaged after it."""
+    return nn.Sequential(nn.Linear(inputs, width), nn.LeakyReLU(0.1), nn.Linear(width, width), nn.LeakyReLU(0.1))
+
+
+def projector(width: int) -> nn.Sequential:
+    """Two layers with a free output: a Gaussian's mean or pre-scale."""
+    return nn.Sequential(nn.Linear(width, width), nn.LeakyReLU(0.1), nn.Linear(width, width))
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+        nn.init.zeros_(module.bias)

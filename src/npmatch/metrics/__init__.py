@@ -1,0 +1,28 @@
+"""What a prediction is worth once labels are known: error, calibration, class by class, selective risk."""
+
+from npmatch.metrics.calibration import (
+    Reliability,
+    expected_calibration_error,
+    reliability_bins,
+    uncertainty_bins,
+    uncertainty_calibration_error,
+)
+from npmatch.metrics.classwise import ClassRow, classwise, confusion
+from npmatch.metrics.scores import Scores, scores
+from npmatch.metrics.selective import RiskCoverage, aurc, risk_coverage
+
+__all__ = [
+    "ClassRow",
+    "Reliability",
+    "RiskCoverage",
+    "Scores",
+    "aurc",
+    "classwise",
+    "confusion",
+    "expected_calibration_error",
+    "reliability_bins",
+    "risk_coverage",
+    "scores",
+    "uncertainty_bins",
+    "uncertainty_calibration_error",
+]

@@ -1,0 +1,43 @@
+"""Class by class: which classes are hard, and does the model's uncertainty know it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from npmatch.metrics.matching import matched
+from npmatch.types import NPMatchError, Prediction
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class of the labelled set; accuracy and uncertainty are NaN where n = 0."""
+
+    name: str
+    n: int
+    accuracy: float  # a fraction
+    uncertainty: float  # nats, mean entropy of the images that truly are of this class
+
+
+def classwise(prediction: Prediction, y: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
+    """One row per class, in the order of `class_names`."""
+    y = matched(prediction, y)
+    num_classes = prediction.probs.shape[1]
+    if len(class_names) != num_classes:
+        raise NPMatchError(f"{num_classes} classes need {num_classes} names, not {len(class_names)}")
+    count = torch.bincount(y, minlength=num_classes)
+    right = torch.bincount(y, weights=(prediction.label == y).double(), minlength=num_classes)
+    entropy = torch.bincount(y, weights=prediction.entropy.double(), minlength=num_classes)
+    columns = zip(class_names, count.tolist(), (right / count).tolist(), (entropy / count).tolist(), strict=True)
+    return [ClassRow(name, n, accuracy, uncertainty) for name, n, accuracy, uncertainty in columns]
+
+
+def confusion(prediction: Prediction, y: Tensor) -> Tensor:
+    """K × K int64: row = true class, column = predicted class."""
+    y = matched(prediction, y)
+    num_classes = prediction.probs.shape[1]
+    cell = y * num_classes + prediction.label
+    return torch.bincount(cell, minlength=num_classes**2).reshape(num_classes, num_classes)

@@ -1,0 +1,34 @@
+"""Whether labels belong to a prediction: every metric asks this before it computes anything."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from npmatch.types import NPMatchError, Prediction
+
+
+def matched(prediction: Prediction, y: Tensor) -> Tensor:
+    """The labels, N int64 beside `prediction`; fails with one line where the two cannot be compared."""
+    probs, entropy = prediction.probs, prediction.entropy
+    if probs.ndim != 2 or probs.shape[1] < 2:
+        raise NPMatchError(f"probabilities must be N × K with K ≥ 2, not {tuple(probs.shape)}")
+    n, num_classes = probs.shape
+    if n == 0:
+        raise NPMatchError("nothing to measure: the prediction holds no image")
+    if y.shape != (n,) or entropy.shape != (n,):
+        raise NPMatchError(
+            f"{n} predictions need {n} labels and {n} entropies, "
+            f"not labels of shape {tuple(y.shape)} and entropies of shape {tuple(entropy.shape)}"
+        )
+    if y.is_floating_point() or y.is_complex():
+        raise NPMatchError(f"labels must be integers, not {y.dtype}")
+    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+        raise NPMatchError(
+            f"labels must lie in 0…{num_classes - 1}, these span {int(y.min())}…{int(y.max())} "
+            "(−1 means unlabelled: leave such images out of a measurement)"
+        )
+    # A NaN would win every argmax and pass for an ordinary, plausible error rate.
+    if not bool(torch.isfinite(probs).all() & torch.isfinite(entropy).all()):
+        raise NPMatchError("the model's predictions are not finite: it diverged in training")
+    return y.to(device=probs.device, dtype=torch.int64)

@@ -1,0 +1,42 @@
+"""Selective prediction: how the error falls when the model may abstain on what it is unsure of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from npmatch.metrics.matching import matched
+from npmatch.types import Prediction
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The curve from the surest image alone to all N of them."""
+
+    coverage: Tensor  # N, float64: 1/N, 2/N, …, 1
+    risk: Tensor  # N, float64: error rate among the images covered
+
+    @property
+    def area(self) -> float:
+        """AURC, a fraction: the risk averaged over all coverages."""
+        return float(self.risk.mean())
+
+
+def risk_coverage(prediction: Prediction, y: Tensor) -> RiskCoverage:
+    """Error rate of the n surest images, for n = 1…N, surest meaning lowest entropy."""
+    y = matched(prediction, y)
+    entropy, order = prediction.entropy.sort(stable=True)
+    wrong = (prediction.label != y).double()[order]
+    # Equally sure images come in no order of their own (a saturated model has thousands at entropy 0): each
+    # counts as the mean of its group, which is what a random order gives on average.
+    _, group, size = torch.unique_consecutive(entropy, return_inverse=True, return_counts=True)
+    wrong = (torch.bincount(group, weights=wrong) / size)[group]
+    covered = torch.arange(1, len(y) + 1, dtype=torch.float64, device=wrong.device)
+    return RiskCoverage(coverage=covered / len(y), risk=wrong.cumsum(0) / covered)
+
+
+def aurc(prediction: Prediction, y: Tensor) -> float:
+    """Area under the risk–coverage curve, a fraction; lower is better, the error rate if u says nothing."""
+    return risk_coverage(prediction, y).area

@@ -1,0 +1,216 @@
+"""What people do with a trained model: load it, predict images, write the answers down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from npmatch.algorithms import find_algorithm
+from npmatch.augment import normalize
+from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.data import Dataset, ImageSet, Split, decode_image, iterate_images, to_tensor
+from npmatch.data.subset import SelectedImages
+from npmatch.heads import Bank, Model
+from npmatch.training import load_tensors, save_tensors, write_atomically
+from npmatch.types import ImageStore, NPMatchError, Prediction, Task
+
+FORMAT = 1  # of config.json
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """config.json: all that is needed beside model.safetensors to predict."""
+
+    algorithm: str
+    algorithm_config: dict[str, Any]
+    backbone_config: dict[str, Any]
+    class_names: tuple[str, ...]
+    channels: int
+    stored_side: int  # images are brought to this size
+    side: int  # the network sees the middle of them
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_labeled: int
+
+    def save(self, path: Path) -> None:
+        """Written as JSON without time or place, so that equal runs give equal files."""
+        write_atomically(path, json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2).encode())
+
+    @staticmethod
+    def load(path: Path) -> ModelCard:
+        """Reads what `save` wrote."""
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise NPMatchError(f"{path}: cannot be read; is {path.parent} the folder of a finished run?") from error
+        except ValueError as error:
+            raise NPMatchError(f"{path}: not valid JSON") from error
+        if fields.pop("format", None) != FORMAT:
+            raise NPMatchError(f"{path}: written by another version of npmatch; train again or use that version")
+        tuples = {key: tuple(fields[key]) for key in ("class_names", "mean", "std")}
+        return ModelCard(**{**fields, **tuples})
+
+
+def save_model(folder: Path, model: Model, card: ModelCard) -> None:
+    """model.safetensors and config.json: weights as they are now, and of each bank its mean alone."""
+    condensed = deepcopy(model)
+    for module in condensed.modules():
+        for name, child in module.named_children():
+            if isinstance(child, Bank):
+                setattr(module, name, child.condensed())
+    card.save(folder / "config.json")
+    save_tensors(folder / "model.safetensors", condensed.state_dict())
+
+
+class Classifier:
+    """A trained model: images in, labels with uncertainty out."""
+
+    def __init__(self, model: Model, card: ModelCard, device: torch.device) -> None:
+        """Use `npmatch.load(RUN)`."""
+        self.model = model.to(device).eval()
+        self.card = card
+        self.device = device
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """K names, in the order of the probabilities."""
+        return self.card.class_names
+
+    def predict(self, images: Any, batch_size: int = 256) -> Prediction:
+        """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1])."""
+        parts = [self._predict_batch(batch) for batch in self._batches(images, batch_size)]
+        if not parts:
+            empty = torch.zeros(0)
+            return Prediction(torch.zeros(0, len(self.class_names)), empty)
+        return Prediction.cat(parts)
+
+    def _predict_batch(self, images: Tensor) -> Prediction:
+        return predict_batch(self.model, images, self.card, self.device)
+
+    def _batches(self, images: Any, size: int) -> Iterable[Tensor]:
+        if isinstance(images, Tensor | np.ndarray):
+            yield from torch.split(as_pixels(images, self.card), size)
+            return
+        images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        for start in range(0, len(images), size):
+            yield torch.stack([self.read(image) for image in images[start : start + size]])
+
+    def read(self, image: str | Path | Image.Image | Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """One image of any kind as the uint8 C H W this model takes."""
+        if isinstance(image, Tensor | np.ndarray):
+            return as_pixels(image[None], self.card)[0]
+        if isinstance(image, Image.Image):
+            return to_tensor(image, self.card.stored_side, self.card.channels)
+        return decode_image(Path(image), self.card.stored_side, self.card.channels)
+
+
+def load(folder: str | Path, device: str | None = None) -> Classifier:
+    """The model of a finished run; nothing is unpickled on the way."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise NPMatchError(f"{folder}: no such run")
+    card = ModelCard.load(folder / "config.json")
+    algorithm = find_algorithm(card.algorithm)
+    settings = {k: v for k, v in card.algorithm_config.items() if k != "name"}
+    backbone = make_backbone(
+        dataclasses.replace(BackboneConfig(**card.backbone_config), pretrained=False), card.channels
+    )
+    task = Task(card.class_names, card.num_labeled, num_unlabeled=0)
+    model = algorithm.make_model(backbone, task, algorithm.Config(**settings))
+    state, _ = load_tensors(folder / "model.safetensors")
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Classifier(model, card, chosen)
+
+
+def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:
+    """An array of images as uint8 N C H W, or one line on what does not fit."""
+    pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+    if pixels.dim() == 3:
+        pixels = pixels[:, None]
+    elif pixels.dim() == 4 and pixels.shape[1] != card.channels and pixels.shape[-1] == card.channels:
+        pixels = pixels.permute(0, 3, 1, 2)
+    wanted = (card.channels, card.stored_side, card.stored_side)
+    if tuple(pixels.shape[1:]) != wanted:
+        raise NPMatchError(f"images of shape {tuple(images.shape)}: this model takes N × {wanted} (C H W)")
+    if pixels.is_floating_point():
+        if pixels.numel() and not (float(pixels.min()) >= 0 and float(pixels.max()) <= 1):
+            raise NPMatchError("images as floats must lie in [0, 1]; pass uint8 for 0–255")
+        return (pixels * 255).round().to(torch.uint8)
+    if pixels.dtype != torch.uint8:
+        raise NPMatchError(f"images must be uint8 or floats in [0, 1], not {pixels.dtype}")
+    return pixels
+
+
+@torch.no_grad()
+def predict_batch(
+    model: nn.Module | Callable[[Tensor], Prediction], images: Tensor, card: ModelCard, device: torch.device
+) -> Prediction:
+    """What the model says of uint8 images N C H W, on the CPU."""
+    margin = (card.stored_side - card.side) // 2
+    middle = images.to(device)[..., margin : margin + card.side, margin : margin + card.side]
+    prediction: Prediction = model(normalize(middle, card.mean, card.std))
+    return prediction.to("cpu")
+
+
+def predict_store(
+    model: nn.Module | Callable[[Tensor], Prediction],
+    images: ImageStore,
+    card: ModelCard,
+    device: torch.device,
+    batch_size: int,
+) -> Prediction:
+    """What the model says of a whole store, batch after batch."""
+    batches = iterate_images(images, batch_size)
+    return Prediction.cat([predict_batch(model, batch, card, device) for batch in batches])
+
+
+def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:
+    """The test images; where there are none the validation share; else nothing."""
+    if dataset.test is not None and len(dataset.test):
+        return dataset.test
+    if not len(split.validation):
+        return None
+    names = [dataset.train.names[i] for i in split.validation.tolist()] if dataset.train.names else []
+    return ImageSet(
+        SelectedImages(dataset.train.images, split.validation), dataset.train.labels[split.validation], names
+    )
+
+
+def write_test_predictions(
+    folder: Path, prediction: Prediction, held_out: ImageSet, class_names: Sequence[str]
+) -> Path:
+    """RUN/predictions/test.parquet: one row per held-out image."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "predictions" / "test.parquet"
+    path.parent.mkdir(exist_ok=True)
+    names = held_out.names or [str(i) for i in range(len(held_out))]
+    table = pa.table(
+        {
+            "image": names,
+            "true_label": [class_names[i] for i in held_out.labels.tolist()],
+            "label": [class_names[i] for i in prediction.label.tolist()],
+            "confidence": prediction.confidence.numpy(),
+            "uncertainty": prediction.entropy.numpy(),
+            "probabilities": prediction.probs.tolist(),
+        }
+    )
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    write_atomically(path, buffer.getvalue().to_pybytes())
+    return path

@@ -1,0 +1,54 @@
+"""Numbers and names as people read them; a missing number is a dash."""
+
+from __future__ import annotations
+
+import re
+
+from npmatch.report.record import number
+
+MISSING = "–"
+
+
+def percent(value: object, digits: int = 1) -> str:
+    """`5.1 %`; the value is in per cent already."""
+    x = number(value)
+    return MISSING if x is None else f"{x:.{digits}f} %"
+
+
+def decimal(value: object, digits: int = 3) -> str:
+    """`0.123`."""
+    x = number(value)
+    return MISSING if x is None else f"{x:.{digits}f}"
+
+
+def count(value: object) -> str:
+    """`10 000`, the thousands set apart by a narrow space."""
+    x = number(value)
+    return MISSING if x is None else f"{round(x):,}".replace(",", "\u202f")
+
+
+def duration(seconds: object) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    x = number(seconds)
+    if x is None:
+        return MISSING
+    if x < 9.95:
+        return f"{x:.1f} s"
+    whole = round(x)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(x / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def printable(name: object) -> str:
+    """A name on one line, without control characters or broken bytes, which no page and no font can show."""
+    one_line = re.sub(r"[\t\r\n]+", " ", str(name))
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", one_line)
+
+
+def shortened(name: str, length: int = 18) -> str:
+    """A name that fits beside a point of a figure."""
+    return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,0 +1,42 @@
+"""The test images a model is surest and least sure of."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+from torch import Tensor
+
+from npmatch.metrics.matching import matched
+from npmatch.types import Prediction
+
+LARGEST_SIDE = 224  # pixels; larger images are scaled down, so that a page stays small
+CRISP_BELOW = 97  # pixels; images this small are enlarged without smoothing
+
+
+def gallery_indices(prediction: Prediction, y: Tensor, count: int = 12) -> list[int]:
+    """Test positions worth showing: the surest half, surest first, then the least sure, least sure first."""
+    matched(prediction, y)
+    order: list[int] = prediction.entropy.sort(stable=True).indices.tolist()
+    count = min(count, len(order))
+    least = count // 2
+    return order[: count - least] + order[::-1][:least]
+
+
+def png_data_uri(image: Tensor) -> str:
+    """A uint8 image, C H W, as a data: address; one channel is grey, channels beyond three are not shown."""
+    from PIL import Image
+
+    channels = image[:3] if image.shape[0] >= 3 else image[:1]
+    pixels = np.ascontiguousarray(channels.permute(1, 2, 0).cpu().numpy())
+    picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+    picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def is_crisp(image: Tensor) -> bool:
+    """Whether enlarging shows pixels as squares rather than a blur."""
+    return max(image.shape[1:]) < CRISP_BELOW

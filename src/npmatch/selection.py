@@ -1,0 +1,47 @@
+"""Which pseudo-labels to trust: FlexMatch's curriculum thresholds, the uncertainty gate, distribution alignment."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def align_to_uniform(probs: Tensor) -> Tensor:
+    """Distribution alignment within the batch: p ← normalise(p / batch mean of p), n K."""
+    aligned = probs / probs.mean(0, keepdim=True).clamp(min=1e-6)
+    return aligned / aligned.sum(-1, keepdim=True)
+
+
+class Curriculum(nn.Module):
+    """Curriculum pseudo-labelling (FlexMatch, CPL): a class learnt less asks for less confidence.
+
+    Remembers for every unlabelled image the class it was last predicted with confidence, else `unused` (= K), and
+    how many images each class holds. A step touches the batch alone, whatever the number of images.
+    """
+
+    assigned: Tensor  # N, int64: the class last assigned, K = unused
+    counts: Tensor  # K + 1, int64: images per class, unused last
+
+    def __init__(self, num_unlabeled: int, num_classes: int, threshold: float) -> None:
+        """All images start unused, so all thresholds start at 0."""
+        super().__init__()
+        self.threshold = threshold  # τ_c
+        self.num_classes = num_classes
+        self.register_buffer("assigned", torch.full((num_unlabeled,), num_classes))
+        counts = torch.zeros(num_classes + 1, dtype=torch.long)
+        counts[-1] = num_unlabeled
+        self.register_buffer("counts", counts)
+
+    def thresholds(self) -> Tensor:
+        """K: τ_c · β_c / (2 − β_c) with β_c = σ_c / max(max σ, #unused), FlexMatch's warm-up form."""
+        used, unused = self.counts[:-1].float(), self.counts[-1].float()
+        beta = used / torch.maximum(used.max(), unused).clamp(min=1)
+        return self.threshold * beta / (2 - beta)
+
+    def update(self, index: Tensor, pseudo: Tensor, confident: Tensor) -> None:
+        """Reassign the confident images of a batch; `index` U holds no image twice."""
+        old = self.assigned[index]
+        new = torch.where(confident, pseudo, old)
+        one = torch.ones_like(old)
+        self.counts.scatter_add_(0, old, -one).scatter_add_(0, new, one)
+        self.assigned[index] = new

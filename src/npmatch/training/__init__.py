@@ -1,0 +1,28 @@
+"""The loop and what it turns: update, averages, checkpoints, logs, display."""
+
+from npmatch.training.checkpoint import Checkpoints, load_tensors, save_tensors, write_atomically
+from npmatch.training.config import TrainingConfig
+from npmatch.training.display import Display
+from npmatch.training.ema import EMA
+from npmatch.training.interrupt import InterruptedRunError
+from npmatch.training.loop import Trainer, ViewMaker
+from npmatch.training.meter import Meter
+from npmatch.training.recorder import Recorder, read_records
+from npmatch.training.update import Update
+
+__all__ = [
+    "EMA",
+    "Checkpoints",
+    "Display",
+    "InterruptedRunError",
+    "Meter",
+    "Recorder",
+    "Trainer",
+    "TrainingConfig",
+    "Update",
+    "ViewMaker",
+    "load_tensors",
+    "read_records",
+    "save_tensors",
+    "write_atomically",
+]

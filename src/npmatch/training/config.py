@@ -1,0 +1,29 @@
+"""How a run is trained: batches, optimiser, schedule, averaging, and how often it looks up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Schedule = Literal["cosine-7-16", "cosine-63-128", "constant"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The training part of a run's configuration; the defaults are the paper's for CIFAR-10."""
+
+    iterations: int = 2**20
+    batch: int = 64  # B, labelled images per step
+    unlabeled_ratio: int = 7  # μ: U = μ·B
+    learning_rate: float = 0.03
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4  # not on norms and biases
+    schedule: Schedule = "cosine-7-16"
+    clip: float | None = None  # largest gradient norm, of the backbone and of the rest apart
+    ema: float = 0.999  # decay of the averaged weights that evaluation and prediction use
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on CUDA
+    log_every: int = 50
+    eval_every: int = 5000
+    checkpoint_every: int = 5000
+    eval_batch: int = 1024

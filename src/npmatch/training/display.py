@@ -1,0 +1,74 @@
+"""What a person sees while a run goes on: one live line on a terminal, a line per evaluation elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LABELS = {
+    "error": ("error", "{:.2f} %"),
+    "trusted": ("trusted", "{:.0%}"),
+    "pseudo_accuracy": ("pseudo-labels right", "{:.1%}"),
+    "loss_labeled": ("loss", "{:.3f}"),
+    "loss_unlabeled": ("+", "{:.3f}"),
+    "alpha": ("α", "{:.2f}"),
+    "images_per_second": ("images/s", "{:,.0f}"),
+}
+
+
+class Display:
+    """Progress on standard error, so that standard output stays for results."""
+
+    def __init__(self, title: str, total: int, quiet: bool = False) -> None:
+        """`quiet` shows nothing but warnings."""
+        self.console = Console(stderr=True)
+        self.quiet = quiet
+        self.values: dict[str, float] = {}
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[line]}"),
+            console=self.console,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self.task = self.progress.add_task(title, total=total, line="")
+
+    def show(self, step: int, values: dict[str, float]) -> None:
+        """New numbers; those not given stay."""
+        self.values.update(values)
+        self.progress.update(self.task, completed=step, line=self.line())
+        if "error" in values and not self.quiet and not self.console.is_terminal:
+            self.console.print(f"step {step}: {self.line()}", highlight=False, soft_wrap=True)
+
+    def advance(self, step: int) -> None:
+        """Only the bar moves."""
+        self.progress.update(self.task, completed=step)
+
+    def line(self) -> str:
+        """The numbers in one line."""
+        shown = [(label, form.format(self.values[key])) for key, (label, form) in LABELS.items() if key in self.values]
+        return "  ".join(f"{label} {text}" for label, text in shown)
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        if not self.quiet:
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def warn(self, text: str) -> None:
+        """A warning, shown even when quiet."""
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+
+    def __enter__(self) -> Display:
+        """Starts the live line."""
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves the terminal as it was."""
+        self.progress.stop()

@@ -1,0 +1,50 @@
+"""An exponential moving average of the parameters. Buffers (norm statistics, banks) are the live model's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA:
+    """Averaged copies of a module's parameters, swapped in for evaluation."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        """Starts at the parameters as they are."""
+        self.live = dict(module.named_parameters())
+        self.average = {name: p.detach().clone() for name, p in self.live.items()}
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """average ← decay·average + (1 − decay)·live."""
+        torch._foreach_lerp_(list(self.average.values()), list(self.live.values()), 1 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The module computes with the averages inside this context; storage stays where it is."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, p in self.live.items():
+            held = p.clone()
+            p.copy_(self.average[name])
+            self.average[name].copy_(held)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages by parameter name."""
+        return self.average
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes averages back in place."""
+        for name, value in self.average.items():
+            value.copy_(state[name])

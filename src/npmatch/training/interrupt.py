@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM ask for a stop after the current step; a second Ctrl-C does not wait."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class InterruptedRunError(Exception):
+    """The run stopped because it was asked to; its state is in a checkpoint."""
+
+    def __init__(self, step: int, signum: int) -> None:
+        """Exit codes follow the shell's convention: 130 after Ctrl-C, 143 after SIGTERM."""
+        super().__init__(f"stopped after step {step}")
+        self.step = step
+        self.exit_code = 128 + signum
+
+
+class StopRequest:
+    """Whether a signal has asked for a stop, and which."""
+
+    signum: int | None = None
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Catches SIGINT and SIGTERM inside; the handlers there were before come back at the end."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield request
+        return
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if request.signum is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signum = signum
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

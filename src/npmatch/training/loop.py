@@ -1,0 +1,144 @@
+"""The training loop: batch → views → step → log, evaluate, checkpoint. It never imports an algorithm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.augment import Policy, normalize
+from npmatch.data import RawBatch, Stream
+from npmatch.draws import mix
+from npmatch.training.checkpoint import Checkpoints
+from npmatch.training.config import TrainingConfig
+from npmatch.training.display import Display
+from npmatch.training.interrupt import InterruptedRunError, listening
+from npmatch.training.meter import Meter
+from npmatch.training.recorder import Recorder
+from npmatch.training.update import Update
+from npmatch.training.watch import Watch
+from npmatch.types import Batch, NPMatchError, Views
+
+
+@dataclass
+class ViewMaker:
+    """Raw images in, an algorithm's batch out: augmented, normalised, on the device."""
+
+    policy: Policy
+    views: Views
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, raw: RawBatch) -> Batch:
+        """Every view has its own draws, every image its own within the view."""
+        return Batch(
+            x=self._normalised(self.policy.weak(raw.x)),
+            y=raw.y,
+            weak=tuple(self._normalised(self.policy.weak(raw.u)) for _ in range(self.views.weak)),
+            strong=tuple(self._normalised(self.policy.strong(raw.u)) for _ in range(self.views.strong)),
+            index=raw.index,
+        )
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        x = normalize(images, self.mean, self.std)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+
+
+@dataclass
+class Trainer:
+    """Everything one run needs, and the loop over it."""
+
+    algorithm: Algorithm
+    update: Update
+    stream: Stream
+    make_views: ViewMaker
+    meter: Meter
+    recorder: Recorder
+    checkpoints: Checkpoints
+    display: Display
+    evaluate: Callable[[], dict[str, float]]  # scores of the averaged model, or nothing where there is no test set
+    config: TrainingConfig
+    seed: int
+    step: int = 0  # steps taken
+
+    def run(self) -> None:
+        """From the current step to the last; raises InterruptedRunError after saving when asked to stop."""
+        total, c = self.config.iterations, self.config
+        watch = Watch(self.meter.num_classes)
+        started, logged = time.monotonic(), time.monotonic()
+        self.algorithm.train()
+        with self.display, listening() as stop:
+            for raw in self.stream.batches(self.step, total):
+                self.take_step(raw)
+                done = self.step == total
+                if self.step % c.log_every == 0 or done:
+                    now = time.monotonic()
+                    means = self.read_meter(now - logged, len(raw.x) + len(raw.u))
+                    means["seconds"] = self.recorder.seconds_before + now - started
+                    self.recorder.write("train", self.step, means)
+                    self.display.show(self.step, means)
+                    for warning in watch.look(means):
+                        self.display.warn(f"step {self.step}: {warning}")
+                    logged = now
+                if self.step % c.eval_every == 0 and not done:
+                    scores = self.evaluate()
+                    if scores:
+                        self.recorder.write("eval", self.step, scores)
+                        self.display.show(self.step, scores)
+                if self.step % c.checkpoint_every == 0 or done or stop.signum is not None:
+                    self.save()
+                if stop.signum is not None and not done:
+                    raise InterruptedRunError(self.step, stop.signum)
+
+    def take_step(self, raw: RawBatch) -> None:
+        """One step, a function of the state, the data and (seed, step) alone."""
+        torch.manual_seed(mix(self.seed, "step", self.step))
+        progress = self.step / self.config.iterations
+        self.update.set_progress(progress)
+        batch = self.make_views(raw)
+        step = self.algorithm.train_step(batch, torch.full_like(self.update.learning_rate, progress), self.update)
+        self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm})
+        self.step += 1
+
+    def read_meter(self, seconds: float, images: int) -> dict[str, float]:
+        """The interval's means; stops the run, naming the term, where one is not finite."""
+        steps = float(self.meter.totals["steps"])
+        means = self.meter.read()
+        bad = [name for name, value in means.items() if not math.isfinite(value)]
+        if bad:
+            raise NPMatchError(
+                f"{', '.join(bad)} not finite before step {self.step}; the weights were kept from it. Lower "
+                "training.learning_rate or set training.clip=3, then train again"
+            )
+        means["learning_rate"] = float(self.update.learning_rate)
+        means["images_per_second"] = steps * images / max(seconds, 1e-9)
+        return means
+
+    def save(self) -> None:
+        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step), so there is no more."""
+        if float(self.update.skipped) > 0:
+            raise NPMatchError(
+                f"a gradient was not finite before step {self.step}; nothing was saved after it. Lower "
+                "training.learning_rate or set training.clip=3, then train again"
+            )
+        parts = {
+            "algorithm": self.algorithm.state_dict(),
+            "ema": self.update.ema.state_dict(),
+            "momentum": self.update.state_dict(),
+            "meter": self.meter.state_dict(),
+        }
+        self.checkpoints.save(self.step, parts)
+
+    def restore(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
+        """Takes up a checkpoint."""
+        self.step = step
+        self.algorithm.load_state_dict(parts["algorithm"])
+        self.update.ema.load_state_dict(parts["ema"])
+        self.update.load_state_dict(parts["momentum"])
+        self.meter.load_state_dict(parts.get("meter", {}))
+        self.display.advance(step)

@@ -1,0 +1,86 @@
+"""One step down a loss: backward, clipping, SGD, EMA; and the learning rate's schedule."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.training.config import Schedule, TrainingConfig
+from npmatch.training.ema import EMA
+
+
+def learning_rate_factor(schedule: Schedule, progress: float) -> float:
+    """Share of the initial learning rate at `progress` in [0, 1]."""
+    quarter_turns = {"cosine-7-16": 7 / 16, "cosine-63-128": 63 / 128, "constant": 0.0}[schedule]
+    return math.cos(quarter_turns * math.pi * progress)
+
+
+class Update:
+    """Called with a loss, it moves the weights and their average; a non-finite gradient moves nothing."""
+
+    def __init__(self, algorithm: Algorithm, config: TrainingConfig) -> None:
+        """Parameters of one dimension (norms, biases) get no weight decay."""
+        self.config = config
+        self.named = {name: p for name, p in algorithm.named_parameters() if p.requires_grad}
+        device = next(iter(self.named.values())).device
+        self.learning_rate = torch.tensor(config.learning_rate, device=device)
+        self.sgd = torch.optim.SGD(
+            [
+                {
+                    "params": [p for p in self.named.values() if p.dim() > 1],
+                    "weight_decay": config.weight_decay,
+                },
+                {"params": [p for p in self.named.values() if p.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=self.learning_rate,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            fused=True,
+        )
+        # Momentum exists from the start, so that every step runs the same operations on the same storage.
+        for p in self.named.values():
+            self.sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        self.ema = EMA(algorithm, config.ema)
+        in_backbone = {id(p) for p in algorithm.model.backbone.parameters()}
+        backbone = [p for p in self.named.values() if id(p) in in_backbone]
+        rest = [p for p in self.named.values() if id(p) not in in_backbone]
+        self.clip_groups = [group for group in (backbone, rest) if group]
+        self.gradient_norm = torch.zeros((), device=device)
+        self.skipped = torch.zeros((), device=device)  # steps not taken because a gradient was not finite
+
+    def set_progress(self, progress: float) -> None:
+        """Moves the learning rate along its schedule."""
+        self.learning_rate.fill_(self.config.learning_rate * learning_rate_factor(self.config.schedule, progress))
+
+    def __call__(self, loss: Tensor) -> None:
+        """Backward, clip, step, average."""
+        self.sgd.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norms = []
+        for group in self.clip_groups:
+            gradients = [p.grad for p in group if p.grad is not None]
+            if not gradients:
+                continue
+            norm = torch.nn.utils.get_total_norm(gradients)
+            norms.append(norm)
+            if self.config.clip is not None:
+                torch.nn.utils.clip_grads_with_norm_(group, self.config.clip, norm)
+        self.gradient_norm.copy_(torch.stack(norms).norm())
+        not_finite = (~self.gradient_norm.isfinite()).float()
+        self.skipped.add_(not_finite)
+        self.sgd.found_inf = not_finite  # type: ignore[attr-defined]  # the fused step reads it and stays put where it is 1
+        self.sgd.step()
+        self.ema.update()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Momentum by parameter name."""
+        return {name: self.sgd.state[p]["momentum_buffer"] for name, p in self.named.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes momentum back in place."""
+        for name, p in self.named.items():
+            self.sgd.state[p]["momentum_buffer"].copy_(state[name])

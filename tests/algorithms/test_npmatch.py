@@ -1,0 +1,141 @@
+"""NP-Match's step against the paper, computed another way."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from npmatch.algorithms import NPMatch, check_algorithm
+from npmatch.algorithms.check import make_algorithm, make_batch, take_steps
+from npmatch.divergences import js_geometric, js_geometric_dual, kl
+
+
+def algorithm(**options) -> NPMatch:
+    return make_algorithm(NPMatch, NPMatch.Config(**options))
+
+
+@pytest.mark.parametrize(
+    ("targets", "divergence", "alignment"),
+    list(itertools.product(["all", "trusted", "split"], ["js", "js_dual", "kl"], [False, True])),
+)
+def test_every_reading_passes_the_battery(targets, divergence, alignment):
+    config = NPMatch.Config(targets=targets, divergence=divergence, alignment=alignment, max_entropy=5.0)
+    assert check_algorithm(NPMatch, config) is None
+
+
+@pytest.mark.parametrize("weak_norm", ["own", "running"])
+def test_weak_views_apart_pass_the_battery(weak_norm):
+    config = NPMatch.Config(weak_norm=weak_norm, decoder_width="features", average="logits", alpha=0.5)
+    assert check_algorithm(NPMatch, config) is None
+
+
+@pytest.mark.parametrize("targets", ["all", "trusted", "split"])
+@pytest.mark.parametrize("divergence", ["js", "js_dual", "kl"])
+def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence):
+    """The whole of a step again: rows selected instead of masked, Python loops over T and n, points concatenated."""
+    a = algorithm(targets=targets, divergence=divergence, divergence_weight=0.5)
+    a.model.eval()  # batch norm out of the way, so that features can be computed one by one
+    head, batch = a.head, make_batch(a, seed=1)
+    a.curriculum.update(torch.arange(20), torch.arange(20) % 4, torch.ones(20, dtype=torch.bool))
+    a.curriculum.threshold = 0.256
+
+    torch.manual_seed(3)
+    noise_weak, noise = torch.randn(10, 2), torch.randn(10, 2)
+    weak, x, strong = (
+        torch.stack([a.model.features(i[None])[0] for i in v]) for v in (batch.weak[0], batch.x, batch.strong[0])
+    )
+    p = torch.stack([head.infer(weak, noise_weak[t : t + 1])[0].softmax(-1) for t in range(10)]).mean(0)
+    u = torch.distributions.Categorical(probs=p).entropy()
+    c = a.config = dataclasses.replace(a.config, max_entropy=float(u.median()))  # half of them are certain enough
+    pseudo = p.argmax(-1)
+    thresholds = a.curriculum.thresholds()
+    keep = torch.tensor([bool(p[i].max() > thresholds[pseudo[i]] and u[i] < c.max_entropy) for i in range(len(p))])
+    assert 0 < keep.sum() < len(keep), "the case must have both trusted and untrusted images"
+
+    h_x = torch.stack([head.encode_latent(x[i : i + 1], batch.y[i : i + 1])[0] for i in range(len(x))])
+    h_u = head.encode_latent(strong, pseudo)
+    target_rows = {"all": torch.cat([h_x, h_u]), "trusted": torch.cat([h_x, h_u[keep]]), "split": h_u[keep]}[targets]
+    q_c, q_t = head.q_z(h_x.mean(0)), head.q_z(target_rows.mean(0))
+    r = head.encode_deterministic(x, batch.y).mean(0)
+    z_t = q_t.mean + q_t.std * noise
+    z_x = q_c.mean + q_c.std * noise if targets == "split" else z_t
+    logits_x = torch.stack([head.decode(x, z[None], r)[0] for z in z_x])
+    logits_u = torch.stack([head.decode(strong, z[None], r)[0] for z in z_t])
+    loss_x = torch.stack([F.cross_entropy(logits, batch.y) for logits in logits_x]).mean()
+    loss_u = torch.stack([F.cross_entropy(logits[keep], pseudo[keep]) for logits in logits_u]).mean()
+
+    def mean_entropy(probs):
+        return torch.distributions.Categorical(probs=probs).entropy()
+
+    e_x, e_u = mean_entropy(logits_x.softmax(-1).mean(0)), mean_entropy(logits_u.softmax(-1).mean(0))
+    e_t = {"all": torch.cat([e_x, e_u]), "trusted": torch.cat([e_x, e_u[keep]]), "split": e_u[keep]}[targets].mean()
+    alpha = (e_x.mean() / (e_x.mean() + e_t)).detach()
+    d = {
+        "js": js_geometric(q_c, q_t, alpha),
+        "js_dual": js_geometric_dual(q_c, q_t, alpha),
+        "kl": kl(q_t, q_c),
+    }
+    expected = loss_x + loss_u + 0.5 * d[divergence]
+
+    torch.manual_seed(3)
+    step = a.loss(batch, torch.tensor(0.0))
+    assert torch.equal(step.pseudo, pseudo)
+    assert torch.equal(step.keep, keep)
+    torch.testing.assert_close(step.logs["alpha"], alpha, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(step.loss, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_permuting_the_batch_leaves_the_loss_and_permutes_pseudo_labels():
+    batch = make_batch(algorithm(), seed=2)
+    order_x, order_u = torch.randperm(len(batch.x)), torch.randperm(len(batch.index))
+    permuted = batch._replace(
+        x=batch.x[order_x],
+        y=batch.y[order_x],
+        weak=(batch.weak[0][order_u],),
+        strong=(batch.strong[0][order_u],),
+        index=batch.index[order_u],
+    )
+    steps = []
+    for b in (batch, permuted):
+        a = algorithm(max_entropy=5.0)
+        torch.manual_seed(5)
+        steps.append(a.loss(b, torch.tensor(0.0)))
+    torch.testing.assert_close(steps[0].loss, steps[1].loss)
+    assert torch.equal(steps[0].pseudo[order_u], steps[1].pseudo)
+    assert torch.equal(steps[0].keep[order_u], steps[1].keep)
+    torch.testing.assert_close(steps[0].logs["kl"], steps[1].logs["kl"])
+
+
+def test_the_uncertainty_gate_closes():
+    step = algorithm(max_entropy=0.0).loss(make_batch(algorithm()), torch.tensor(0.0))
+    assert not step.keep.any()
+    assert step.logs["loss_unlabeled"] == 0
+
+
+def test_banks_take_context_and_target_rows():
+    for targets, latent_rows in (("all", 6 + 18), ("trusted", 6), ("split", 6)):
+        a = algorithm(targets=targets, max_entropy=0.0)
+        a.loss(make_batch(a), torch.tensor(0.0))
+        assert int(a.head.latent_bank.filled) == 1 + latent_rows
+        assert int(a.head.deterministic_bank.filled) == 1 + 6
+
+
+def test_a_fixed_alpha_is_used():
+    for alpha in (0.0, 0.25, 1.0):
+        assert take_steps(algorithm(alpha=alpha), range(1))[0].logs["alpha"] == alpha
+
+
+def test_split_without_trusted_images_has_no_divergence():
+    step = take_steps(algorithm(targets="split", max_entropy=0.0), range(1))[0]
+    assert step.logs["divergence"] == 0
+    assert step.loss.isfinite()
+
+
+def test_the_two_readings_differ_in_named_options_only():
+    fields = {f"algorithm.{f.name}" for f in dataclasses.fields(NPMatch.Config)}
+    for preset in NPMatch.presets.values():
+        assert all(key in fields or key.startswith("training.") for key in preset)
+    defaults = dataclasses.asdict(NPMatch.Config())
+    assert all(defaults[key.partition(".")[2]] == value for key, value in NPMatch.presets["paper"].items())

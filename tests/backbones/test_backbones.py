@@ -1,0 +1,72 @@
+"""Backbones: the published parameter counts, pooled shapes, timm, a user's own, and clear refusals."""
+
+import pytest
+import torch
+from torch import nn
+
+from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.types import NPMatchError
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "millions"), [("wrn-28-2", 10, 1.47), ("wrn-28-8", 100, 23.4), ("wrn-37-2", 10, 5.9)]
+)
+def test_parameter_counts_with_their_classifiers(name, classes, millions):
+    backbone = make_backbone(BackboneConfig(name), 3)
+    total = parameters(backbone) + parameters(nn.Linear(int(backbone.num_features), classes))
+    assert total / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "side", "features"),
+    [("wrn-28-2", 3, 32, 128), ("wrn-37-2", 3, 96, 256), ("cnn", 1, 8, 128), ("timm:resnet18", 3, 64, 512)],
+)
+def test_pooled_features(name, channels, side, features):
+    backbone = make_backbone(BackboneConfig(name), channels).eval()
+    out = backbone(torch.randn(2, channels, side, side))
+    assert out.shape == (2, features)
+    assert backbone.num_features == features
+
+
+def test_wide_resnet_as_the_protocol_has_it():
+    backbone = make_backbone(BackboneConfig("wrn-28-2"), 3)
+    norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert {(m.momentum, m.eps) for m in norms} == {(0.001, 1e-3)}
+    assert len([m for m in backbone.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]) == 25
+
+
+def test_norm_momentum_is_an_option():
+    for name in ("wrn-28-2", "timm:resnet18"):
+        backbone = make_backbone(BackboneConfig(name, norm_momentum=0.03), 3)
+        assert {m.momentum for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)} == {0.03}
+
+
+def test_every_trainable_parameter_gets_a_gradient():
+    backbone = make_backbone(BackboneConfig("wrn-28-2"), 3)
+    backbone(torch.randn(4, 3, 16, 16)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in backbone.parameters())
+
+
+def test_a_users_backbone(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n"
+        "    def __init__(self, channels):\n        super().__init__(); self.num_features = 7\n"
+        "class Nameless(torch.nn.Module):\n    def __init__(self, channels): super().__init__()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert make_backbone(BackboneConfig("mine:Net"), 1).num_features == 7
+    with pytest.raises(NPMatchError, match="num_features"):
+        make_backbone(BackboneConfig("mine:Nameless"), 1)
+    with pytest.raises(NPMatchError, match="no module named 'absent'"):
+        make_backbone(BackboneConfig("absent:Net"), 1)
+
+
+@pytest.mark.parametrize(("name", "near"), [("wrn-28-3", "wrn-28-"), ("timm:resnet5", "resnet")])
+def test_unknown_names_suggest_the_nearest(name, near):
+    with pytest.raises(NPMatchError, match=near):
+        make_backbone(BackboneConfig(name), 3)

@@ -1,0 +1,141 @@
+"""Image folders and ImageNet's layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from npmatch.data import load_dataset
+from npmatch.types import NPMatchError
+
+WriteImage = Callable[..., np.ndarray]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_image: WriteImage) -> Path:
+    for seed, name in enumerate(
+        [
+            "labeled/dog/b.png",
+            "labeled/dog/a.PNG",
+            "labeled/cat/z.Jpg",
+            "labeled/cat/.hidden.png",
+            "labeled/.cache/x.png",
+            "unlabeled/9.png",
+            "unlabeled/deep/er/1.bmp",
+            "unlabeled/deep/2.tiff",
+            "unlabeled/.thumbnails/3.png",
+            "test/dog/t.png",
+        ]
+    ):
+        write_image(tmp_path / name, seed, width=12, height=8)
+    (tmp_path / "labeled/cat/notes.txt").write_text("not an image")
+    (tmp_path / "labeled/readme.png").write_text("not in a class folder")
+    (tmp_path / "unlabeled/Thumbs.db").write_text("not an image")
+    return tmp_path
+
+
+def test_a_folder(folder: Path) -> None:
+    dataset = load_dataset("folder", folder)
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.train.names == [
+        "labeled/cat/z.Jpg",
+        "labeled/dog/a.PNG",
+        "labeled/dog/b.png",
+        "unlabeled/9.png",
+        "unlabeled/deep/2.tiff",
+        "unlabeled/deep/er/1.bmp",
+    ]
+    assert dataset.train.labels.tolist() == [0, 1, 1, -1, -1, -1]
+    assert dataset.test.names == ["test/dog/t.png"]
+    assert dataset.test.labels.tolist() == [1]
+    assert dataset.train.images.shape == (3, 64, 64)
+    assert len(dataset.mean) == len(dataset.std) == 3
+
+
+def test_stored_at_the_size_asked(folder: Path) -> None:
+    dataset = load_dataset("folder", folder, image_size=8)
+    with Image.open(folder / "labeled/dog/b.png") as image:
+        expected = np.asarray(image)[:, 2:10]  # 12 × 8, so the middle needs no scaling
+    assert np.array_equal(dataset.train.images.take(torch.tensor([2]))[0].permute(1, 2, 0), expected)
+
+
+def test_test_and_unlabeled_may_be_missing(folder: Path) -> None:
+    (folder / "test").rename(folder / "elsewhere")
+    (folder / "unlabeled").rename(folder / "else")
+    dataset = load_dataset("folder", folder)
+    assert dataset.test is None
+    assert dataset.train.labels.tolist() == [0, 1, 1]
+
+
+def test_a_relative_folder_and_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    absolute = load_dataset("folder", folder, image_size=8)
+    monkeypatch.setenv("NPMATCH_DATA", folder.name)
+    relative = load_dataset("folder", image_size=8)
+    assert relative.train.names == absolute.train.names
+    index = torch.arange(6)
+    assert torch.equal(relative.train.images.take(index), absolute.train.images.take(index))
+
+
+def error_for(folder: Path, source: str = "folder") -> str:
+    with pytest.raises(NPMatchError) as caught:
+        load_dataset(source, folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_errors_name_the_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert f"{folder / 'none'}: no such file or folder" in error_for(folder / "none")
+    empty = tmp_path_factory.mktemp("empty")
+    assert f"{empty / 'labeled'}: no such folder" in error_for(empty)
+    (empty / "labeled").mkdir()
+    assert f"{empty / 'labeled'}: no class folder" in error_for(empty)
+    (empty / "labeled" / "cat").mkdir()
+    assert "'cat' is the only class folder" in error_for(empty)
+
+    (folder / "test" / "cow").mkdir()
+    assert f"{folder / 'test' / 'cow'}: a class that has no training folder" in error_for(folder)
+    (folder / "test" / "cow").rmdir()
+    (folder / "labeled" / "cow").mkdir()
+    (folder / "labeled" / "cow" / "notes.txt").touch()
+    assert f"{folder / 'labeled' / 'cow'}: no image in this class folder" in error_for(folder)
+
+
+def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:
+    (folder / "unlabeled").rename(folder / "unlabelled")
+    assert "rename this folder to 'unlabeled'" in error_for(folder)
+
+
+def test_a_class_folder_may_be_a_link(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    real = tmp_path_factory.mktemp("real") / "cow"
+    os.rename(folder / "labeled" / "dog", real)
+    (folder / "labeled" / "dog").symlink_to(real, target_is_directory=True)
+    assert load_dataset("folder", folder).train.labels.tolist() == [0, 1, 1, -1, -1, -1]
+
+
+def test_imagenet(tmp_path: Path) -> None:
+    for value, name in enumerate(["train/n02", "train/n01", "val/n01", "val/n02"]):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(2):
+            color = (40 * value, 0, 100 * number)
+            Image.new("RGB", (30, 20), color).save(tmp_path / name / f"{name[-3:]}_{number}.JPEG", quality=95)
+    dataset = load_dataset("imagenet", tmp_path, image_size=16)
+    assert dataset.class_names == ("n01", "n02")
+    assert dataset.train.labels.tolist() == dataset.test.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.test.names[2] == "val/n02/n02_0.JPEG"
+    colors = dataset.train.images.take(torch.arange(4)).float().mean((2, 3))
+    expected = torch.tensor([[40.0, 0, 0], [40, 0, 100], [0, 0, 0], [0, 0, 100]])
+    assert (colors - expected).abs().max() < 3
+    assert load_dataset("imagenet", tmp_path).train.images.shape == (3, 256, 256)
+
+
+def test_imagenets_val_needs_its_class_folders(tmp_path: Path, write_image: WriteImage) -> None:
+    for name in ("train/n01/a.png", "train/n02/a.png", "val/a.png"):
+        write_image(tmp_path / name)
+    assert f"{tmp_path / 'val'}: no class folder" in error_for(tmp_path, "imagenet")

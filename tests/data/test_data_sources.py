@@ -1,0 +1,131 @@
+"""Choosing a source by name, digits, and a user's own function."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset
+from npmatch.types import NoSuchChoiceError, NPMatchError
+
+
+def test_digits_are_scikit_learns() -> None:
+    dataset = load_dataset("digits")
+    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
+    assert dataset.class_names == tuple("0123456789")
+    pixels = torch.cat([dataset.train.images.pixels, dataset.test.images.pixels])
+    labels = torch.cat([dataset.train.labels, dataset.test.labels])
+    assert pixels.shape == (1797, 1, 8, 8)
+    assert pixels.unique().tolist() == [*range(0, 256, 16), 255]
+    # The same images with the same labels, whatever their order.
+    levels = pixels[:, 0].to(torch.int64).add(15).div(16, rounding_mode="floor").flatten(1)
+    ours = sorted(map(tuple, torch.cat([levels, labels[:, None]], 1).tolist()))
+    published = load_digits()
+    theirs = np.concatenate([published.data, published.target[:, None]], 1).astype(int)
+    assert ours == sorted(map(tuple, theirs.tolist()))
+
+
+def test_digits_split_is_stratified_fixed_and_disjoint_and_its_constants_are_right() -> None:
+    first, again = load_dataset("digits"), load_dataset("digits")
+    assert torch.equal(first.train.images.pixels, again.train.images.pixels)
+    share = torch.bincount(first.test.labels) / torch.bincount(first.train.labels)
+    assert (share - 360 / 1437).abs().max() < 0.01
+    pixels = first.train.images.pixels.double() / 255
+    assert abs(pixels.mean() - first.mean[0]) < 1e-4
+    assert abs(pixels.std() - first.std[0]) < 2e-4
+
+
+def test_an_unknown_source_suggests_the_nearest() -> None:
+    with pytest.raises(NoSuchChoiceError, match=r"unknown data source 'cifar-10'; did you mean 'cifar10'\?"):
+        load_dataset("cifar-10", Path("/"))
+
+
+@pytest.mark.parametrize("source", [name for name in SOURCES if name != "digits"])
+def test_without_a_root_the_files_expected_are_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPMATCH_DATA", raising=False)
+    with pytest.raises(NPMatchError, match=r"pass --data DIR or set NPMATCH_DATA; expected there: \w"):
+        load_dataset(source)
+
+
+def test_a_fixed_size_cannot_be_changed() -> None:
+    assert load_dataset("digits", image_size=8).train.images.shape == (1, 8, 8)
+    with pytest.raises(NPMatchError, match="image_size=16: the images of digits are 8 pixels wide"):
+        load_dataset("digits", image_size=16)
+    with pytest.raises(NPMatchError, match="image_size=0: give the side in pixels"):
+        load_dataset("folder", Path("/"), image_size=0)
+
+
+@pytest.fixture
+def own_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Path | None], object]], str]:
+    """Puts a function into a module of its own and returns its name for the command line."""
+
+    def install(function: Callable[[Path | None], object]) -> str:
+        module = types.ModuleType("my_own_data")
+        module.load = function
+        monkeypatch.setitem(sys.modules, "my_own_data", module)
+        return "my_own_data:load"
+
+    return install
+
+
+def make(
+    pixels: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    names: tuple[str, ...] = ("a", "b"),
+) -> Dataset:
+    pixels = torch.zeros(3, 3, 4, 4, dtype=torch.uint8) if pixels is None else pixels
+    labels = torch.tensor([0, 1, -1]) if labels is None else labels
+    return Dataset("mine", names, ImageSet(ArrayImages(pixels), labels))
+
+
+def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path: Path) -> None:
+    roots = []
+
+    def load(root: Path | None) -> Dataset:
+        roots.append(root)
+        return make()
+
+    name = own_source(load)
+    assert load_dataset(name, tmp_path).name == "mine"
+    assert roots == [tmp_path]
+    with pytest.raises(NPMatchError, match="has no 'lod'"):
+        load_dataset("my_own_data:lod", tmp_path)
+    with pytest.raises(NPMatchError, match="no module named 'my_other_data'"):
+        load_dataset("my_other_data:load", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (lambda root: [1, 2], "returned list where npmatch.types.Dataset was wanted"),
+        (lambda root: make(labels=torch.tensor([0.0, 1, -1])), "labels must be int64"),
+        (lambda root: make(labels=torch.tensor([0, 1])), "3 images and 2 labels"),
+        (lambda root: make(labels=torch.tensor([0, 1, 2])), "labels from 0 to 2; wanted 0 to 1, or −1"),
+        (lambda root: make(labels=torch.tensor([0, 1, -2])), "labels from -2 to 1"),
+        (lambda root: make(names=("a",)), "class_names has 1 names"),
+        (lambda root: make(torch.zeros(3, 4, 4, dtype=torch.uint8)), "uint8 of 4 dimensions"),
+    ],
+)
+def test_a_users_function_is_checked(load: Callable[..., object], said: str, own_source: Callable[..., str]) -> None:
+    with pytest.raises(NPMatchError, match=said):
+        load_dataset(own_source(load))
+
+
+def test_test_images_and_constants_are_checked_too(own_source: Callable[..., str]) -> None:
+    dataset = make()
+    dataset.test = make(torch.zeros(3, 3, 5, 5, dtype=torch.uint8)).train
+    with pytest.raises(NPMatchError, match="differ in their shape"):
+        load_dataset(own_source(lambda root: dataset))
+    dataset.test, dataset.mean = None, (0.5, 0.5)
+    with pytest.raises(NPMatchError, match="mean has 2 values"):
+        load_dataset(own_source(lambda root: dataset))
+    dataset.mean, dataset.train.names = (0.5,) * 3, ["one"]
+    with pytest.raises(NPMatchError, match="1 names for 3 images"):
+        load_dataset(own_source(lambda root: dataset))

@@ -1,0 +1,47 @@
+"""The bank against a plain Python deque."""
+
+from collections import deque
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npmatch.heads import Bank
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 7),
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=12), max_size=8),
+    st.integers(0, 99),
+)
+def test_bank_is_a_fifo_of_the_kept_rows(length, pushes, seed):
+    g = torch.Generator().manual_seed(seed)
+    bank = Bank(length, 3)
+    queue = deque([bank.rows[0].clone()], maxlen=length)
+    for keep in pushes:
+        rows = torch.randn(len(keep), 3, generator=g)
+        bank.push(rows, torch.tensor(keep))
+        queue.extend(row for row, kept in zip(rows, keep, strict=True) if kept)
+        torch.testing.assert_close(bank.mean(), torch.stack(list(queue)).mean(0))
+        held = {tuple(row.tolist()) for row in bank.rows[:-1][: int(bank.filled)]}
+        assert held == {tuple(row.tolist()) for row in queue}
+
+
+def test_pushed_rows_carry_no_gradient_and_rejected_rows_leave_no_trace():
+    bank = Bank(4, 2)
+    rows = torch.full((2, 2), float("nan"), requires_grad=True)
+    before = bank.mean()
+    bank.push(rows, torch.tensor([False, False]))
+    assert torch.equal(bank.mean(), before)
+    assert not bank.rows.requires_grad
+    assert bank.rows.isfinite().all()
+
+
+def test_a_condensed_bank_has_the_same_mean_and_loads_into_a_full_one():
+    bank = Bank(16, 4)
+    bank.push(torch.randn(9, 4), torch.ones(9, dtype=torch.bool))
+    other = Bank(16, 4)
+    other.load_state_dict(bank.condensed().state_dict())
+    torch.testing.assert_close(other.mean(), bank.mean())
+    assert other.length == 1

@@ -1,0 +1,95 @@
+"""The head against the paper's words: exchangeability, the concatenating decoder, averaged samples."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from npmatch.heads import LinearHead, Model, NeuralProcessHead
+
+
+@pytest.fixture
+def head() -> NeuralProcessHead:
+    torch.manual_seed(0)
+    head = NeuralProcessHead(12, 4, width=6, samples=5, bank=32, decoder_width=6)
+    points = torch.randn(20, 12), torch.randint(4, (20,))
+    for bank, encode in (
+        (head.latent_bank, head.encode_latent),
+        (head.deterministic_bank, head.encode_deterministic),
+    ):
+        bank.push(encode(*points), torch.ones(20, dtype=torch.bool))
+    return head
+
+
+def test_decoder_equals_the_concatenation_of_feature_latent_and_representation(head):
+    features, z, r = torch.randn(7, 12), torch.randn(5, 6), torch.randn(6)
+    for t in range(5):
+        for i in range(7):
+            joined = torch.cat([features[i], z[t], r])
+            hidden = F.leaky_relu(head.decoder_in(joined), 0.1)
+            expected = head.classifier(F.leaky_relu(head.decoder_out(hidden), 0.1))
+            torch.testing.assert_close(head.decode(features, z, r)[t, i], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_points_does_not_change_q(head):
+    features, y = torch.randn(10, 12), torch.randint(4, (10,))
+    order = torch.randperm(10)
+    one = head.q_z(head.encode_latent(features, y).mean(0))
+    other = head.q_z(head.encode_latent(features[order], y[order]).mean(0))
+    torch.testing.assert_close(one.mean, other.mean)
+    torch.testing.assert_close(one.std, other.std)
+
+
+def test_permuting_a_batch_permutes_its_predictions(head):
+    features, order = torch.randn(10, 12), torch.randperm(10)
+    torch.testing.assert_close(head.predict(features).probs[order], head.predict(features[order]).probs)
+
+
+def test_samples_differ_and_the_standard_deviation_has_a_floor(head):
+    q = head.q_z(torch.randn(6) * 100)
+    assert (q.std >= 0.1).all()
+    logits = head.infer(torch.randn(3, 12), head.noise)
+    assert logits.shape == (5, 3, 4)
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_prediction_is_the_average_and_its_entropy_splits_into_noise_and_disagreement(head):
+    features = torch.randn(8, 12)
+    samples = head.infer(features, head.noise).softmax(-1)
+    prediction = head.predict(features)
+    torch.testing.assert_close(prediction.probs, samples.mean(0))
+    expected = torch.distributions.Categorical(probs=samples.mean(0)).entropy()
+    within = torch.distributions.Categorical(probs=samples).entropy().mean(0)
+    torch.testing.assert_close(prediction.entropy, expected)
+    torch.testing.assert_close(prediction.disagreement, (expected - within).clamp(min=0), rtol=1e-3, atol=1e-6)
+
+
+def test_averaging_logits_is_an_option(head):
+    features = torch.randn(8, 12)
+    head.average = "logits"
+    expected = head.infer(features, head.noise).mean(0).softmax(-1)
+    torch.testing.assert_close(head.predict(features).probs, expected)
+
+
+class Pool(torch.nn.Module):
+    """Batch norm and pooling: enough to see which statistics were used."""
+
+    num_features = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("weak_norm", ["joint", "own", "running"])
+def test_weak_views_are_normalised_as_asked(weak_norm):
+    x, weak, strong = torch.randn(4, 2, 3, 3), torch.randn(8, 2, 3, 3) + 5, torch.randn(8, 2, 3, 3) - 2
+    model = Model(Pool(), LinearHead(2, 3)).train()
+    _, f_weak, _ = model.features_of_views(x, weak, strong, weak_norm)
+    fresh = Pool().train(weak_norm != "running")
+    expected = fresh(torch.cat([x, weak, strong]))[4:12] if weak_norm == "joint" else fresh(weak)
+    torch.testing.assert_close(f_weak, expected)
+    assert f_weak.requires_grad == (weak_norm == "joint")
+    assert model.backbone.training

@@ -1,0 +1,92 @@
+"""A made-up run, and a reader of pages that knows HTML only as the standard library does."""
+
+import math
+from html.parser import HTMLParser
+from typing import Any
+
+import torch
+
+from npmatch.report import RunRecord, gallery_indices
+from npmatch.types import Prediction
+
+VOID = {"meta", "br", "img", "link"}
+
+
+class Page(HTMLParser):
+    """Elements, ids, text by section; fails on tags that are not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self.section = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.text.setdefault(self.section, []).append(data.strip())
+
+    @property
+    def sections(self) -> list[str]:
+        return [attrs["id"] or "" for tag, attrs in self.elements if tag == "section"]
+
+
+def train_line(step: int) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "seconds": step / 10,
+        "loss": 2.5 * math.exp(-step / 100),
+        "loss_labeled": 1.5 * math.exp(-step / 100),
+        "loss_contrast": 0.1,
+        "divergence": 0.3 * math.exp(-step / 50),
+        "alpha": 0.5,
+        "trusted": step / 1000,
+        "pseudo_accuracy": None if step < 50 else 0.9,
+        "images_per_second": 5000.0,
+    }
+
+
+def make_record(num_classes: int = 10, n: int = 200, **changes: Any) -> RunRecord:
+    draw = torch.Generator().manual_seed(num_classes)
+    y = torch.randint(num_classes, (n,), generator=draw)
+    logits = 2 * torch.randn(n, num_classes, generator=draw)
+    logits[torch.arange(n), y] += 3
+    probs = logits.softmax(-1)
+    prediction = Prediction(probs, torch.special.entr(probs).sum(-1))
+    shown = gallery_indices(prediction, y)
+    pixels = torch.randint(256, (len(shown), 3, 8, 8), generator=draw).to(torch.uint8)
+    lines = [train_line(step) for step in range(10, 1001, 10)]
+    lines += [{"kind": "eval", "step": step, "error": 50 - step / 25} for step in range(100, 1001, 100)]
+    settings: dict[str, Any] = {
+        "title": "A run",
+        "config": {"seed": 0, "data": {"name": "toy", "labels": 40}},
+        "records": lines,
+        "class_names": [f"class-{k}" for k in range(num_classes)],
+        "prediction": prediction,
+        "y": y,
+        "gallery": dict(zip(shown, pixels, strict=True)),
+        "comparison": [
+            {"name": "NP-Match", "error": 5.0, "ece": 3.0, "uce": 4.0, "seconds": 600.0},
+            {"name": "FixMatch", "error": 7.25, "ece": 5.0, "uce": 8.0, "seconds": 30},
+        ],
+        "notes": ["a remark"],
+        "num_labeled": 40,
+    }
+    return RunRecord(**(settings | changes))

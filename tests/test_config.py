@@ -1,0 +1,104 @@
+"""Configuration: layers, types, and errors that name the nearest valid choice."""
+
+import pytest
+
+from npmatch.config import differences, flatten, make_config, parse_overrides, read_config_file, write_config
+from npmatch.experiment import resolve_config
+from npmatch.recipes import COLUMNS, RECIPES, recipe_layer
+from npmatch.types import NPMatchError
+
+
+def test_later_layers_win_and_text_becomes_typed():
+    config = make_config({"training.iterations": 5, "algorithm.samples": 3}, {"training.iterations": "200"})
+    assert config.training.iterations == 200
+    assert config.algorithm.samples == 3
+    config = make_config(
+        {}, parse_overrides(["algorithm.alignment=true", "algorithm.alpha=none", "augment.crop_scale=0.5,1"])
+    )
+    assert config.algorithm.alignment is True
+    assert config.algorithm.alpha is None
+    assert config.augment.crop_scale == (0.5, 1.0)
+
+
+def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
+    config = make_config(
+        {"algorithm.targets": "trusted"}, {"preset": "reference", "algorithm.average": "probabilities"}
+    )
+    assert config.algorithm.targets == "split"
+    assert config.algorithm.decoder_width == "features"
+    assert config.algorithm.average == "probabilities"
+    assert config.training.schedule == "cosine-63-128"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["algorithm.divergance=kl"], "did you mean 'algorithm.divergence'"),
+        (["training.iterations=many"], "training.iterations=many: input should be a valid integer"),
+        (["algorithm.divergence=kll"], "algorithm.divergence=kll: input should be 'js', 'js_dual' or 'kl'"),
+        (["preset=referense"], "did you mean 'reference'"),
+        (["=3"], "key=value"),
+        (["algorithm.name=npmach"], "did you mean 'npmatch'"),
+    ],
+)
+def test_bad_words_give_one_line(tokens, message):
+    with pytest.raises(NPMatchError, match=message):
+        make_config({}, parse_overrides(tokens))
+
+
+def test_unknown_recipe_and_nothing_to_train_on():
+    with pytest.raises(NPMatchError, match="did you mean 'cifar10-250'"):
+        resolve_config("cifar10-251")
+    with pytest.raises(NPMatchError, match="name a recipe"):
+        resolve_config()
+
+
+def test_a_configuration_survives_its_file(tmp_path):
+    config = resolve_config("imagenet-100k", overrides=["algorithm.alpha=0.25", "seed=7"])
+    write_config(config, tmp_path / "config.yaml")
+    again = make_config({}, read_config_file(tmp_path / "config.yaml"))
+    assert again == config
+    other = make_config({}, {**read_config_file(tmp_path / "config.yaml"), "seed": 8})
+    assert differences(config, other) == ["seed: 7 → 8"]
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
+def test_a_bad_file_is_named(tmp_path, text):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(NPMatchError, match=r"bad\.yaml"):
+        read_config_file(path)
+
+
+def test_flatten_is_the_inverse_of_nested():
+    config = make_config({})
+    assert make_config({}, flatten(config.nested())) == config
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_valid_and_has_the_papers_settings(name):
+    config = make_config(recipe_layer(name, "npmatch"))
+    assert config.recipe == name
+    if name in COLUMNS:
+        assert (config.training.batch, config.training.unlabeled_ratio, config.training.learning_rate) == (
+            64,
+            7,
+            0.03,
+        )
+        assert config.training.iterations == 2**20
+        assert str(config.data.labels) == name.split("-")[1]
+        assert (config.algorithm.confidence, config.algorithm.max_entropy) == (0.95, 0.4)
+
+
+def test_the_papers_figures_stand_beside_the_recipes():
+    assert RECIPES["cifar10-40"].paper_error["npmatch"] == (4.91, 0.04)
+    assert RECIPES["stl10-40"].paper_error["npmatch"] == (14.20, 0.67)
+    assert RECIPES["cifar100-2500"].paper_error["remixmatch"] == (26.03, 0.35)
+    assert RECIPES["stl10-1000"].paper_error["npmatch/js_dual"] == (5.47, 0.19)
+    assert RECIPES["imagenet-100k"].paper_error["npmatch"] == (41.78, None)
+    imagenet = make_config(recipe_layer("imagenet-100k", "npmatch"))
+    assert (imagenet.algorithm.confidence, imagenet.algorithm.max_entropy, imagenet.algorithm.width) == (
+        0.7,
+        1.2,
+        256,
+    )
