@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from npmatch.algorithms import find_algorithm
 from npmatch.types import NoSuchChoiceError
 
 
@@ -48,8 +49,10 @@ IMAGENET = {
     "training.learning_rate": 0.05,
     "training.weight_decay": 1e-4,
 }
-# Settings of an algorithm that a data set changes (paper, appendix).
-IMAGENET_ALGORITHM = {"npmatch": {"algorithm.width": 256, "algorithm.confidence": 0.7, "algorithm.max_entropy": 1.2}}
+# What a data set changes in an algorithm (paper, appendix, and the methods' own papers).
+ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    ("imagenet", "npmatch"): {"algorithm.width": 256, "algorithm.confidence": 0.7, "algorithm.max_entropy": 1.2},
+}
 
 # 8×8 pixels and 1,437 images: a small network and minutes, not days. Chosen on seeds 10–19.
 DIGITS = {
@@ -144,5 +147,5 @@ def find_recipe(name: str) -> Recipe:
 
 def recipe_layer(name: str, algorithm: str) -> dict[str, Any]:
     """A recipe's settings for an algorithm, as a layer of configuration."""
-    extra = IMAGENET_ALGORITHM.get(algorithm, {}) if name.startswith("imagenet") else {}
-    return {"recipe": name, **find_recipe(name).settings, **extra}
+    extra = ALGORITHM_SETTINGS.get((name.partition("-")[0], algorithm), {})
+    return {"recipe": name, **find_recipe(name).settings, **find_algorithm(algorithm).settings, **extra}

@@ -53,6 +53,7 @@ def test_steps_agree_with_plain_sgd_and_its_cosine():
     for k in range(6):
         update.set_progress(k / 6)
         update(loss_of(ours, k))
+        update.ema.update()
         for group in sgd.param_groups:
             group["lr"] = 0.1 * math.cos(7 * math.pi / 16 * k / 6)
         sgd.zero_grad()
@@ -97,6 +98,7 @@ def test_averages_are_swapped_in_and_out():
     module = Small()
     update = Update(module, TrainingConfig(learning_rate=1.0))
     update(loss_of(module, 0))
+    update.ema.update()
     live = {n: p.detach().clone() for n, p in module.named_parameters()}
     with update.ema.applied():
         assert any(not torch.equal(p, live[n]) for n, p in module.named_parameters())

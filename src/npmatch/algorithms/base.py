@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from npmatch.heads import LinearHead, Model
 from npmatch.types import Batch, Prediction, Step, Task, Views
 
-Update = Callable[[Tensor], None]  # backward, clipping, optimiser, EMA: one step down the loss
+Update = Callable[[Tensor], None]  # backward, clipping, optimiser: one step down a loss
 
 
 class Algorithm(nn.Module):
@@ -22,6 +22,7 @@ class Algorithm(nn.Module):
     """
 
     views: ClassVar[Views] = Views()
+    settings: ClassVar[dict[str, Any]] = {}  # dotted keys it sets outside its own Config, whatever the recipe says
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # name → configuration keys it sets, dotted
 
     @dataclass(frozen=True)

@@ -16,10 +16,11 @@ class SmallCNN(nn.Module):
         sizes = [(in_channels, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
         self.convs = nn.ModuleList(conv(i, o, 3, stride) for i, o, stride in sizes)
         self.norms = nn.ModuleList(norm(o, momentum) for _, o, _ in sizes)
+        self.dropout = nn.Dropout(0.0)  # off; MC dropout turns it on
         self.num_features = 4 * width
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
         for layer, normalise in zip(self.convs, self.norms, strict=True):
-            x = activate(normalise(layer(x)))
+            x = self.dropout(activate(normalise(layer(x))))
         return x.mean((2, 3))

@@ -19,6 +19,7 @@ class Block(nn.Module):
         self.norm1 = norm(inputs, momentum)
         self.conv1 = conv(inputs, outputs, 3, stride)
         self.norm2 = norm(outputs, momentum)
+        self.dropout = nn.Dropout(0.0)  # off; MC dropout turns it on
         self.conv2 = conv(outputs, outputs, 3, 1)
         self.shortcut = conv(inputs, outputs, 1, stride) if inputs != outputs or stride != 1 else None
 
@@ -30,7 +31,7 @@ class Block(nn.Module):
         carried = out if self.activate_input else x
         if self.shortcut is not None:
             carried = self.shortcut(carried)
-        out = self.conv2(activate(self.norm2(self.conv1(out))))
+        out = self.conv2(self.dropout(activate(self.norm2(self.conv1(out)))))
         total: Tensor = carried + out
         return total
 

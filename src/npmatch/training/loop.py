@@ -102,6 +102,7 @@ class Trainer:
         self.update.set_progress(progress)
         batch = self.make_views(raw)
         step = self.algorithm.train_step(batch, torch.full_like(self.update.learning_rate, progress), self.update)
+        self.update.ema.update()
         self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm})
         self.step += 1
 

@@ -1,4 +1,4 @@
-"""One step down a loss: backward, clipping, SGD, EMA; and the learning rate's schedule."""
+"""One step down a loss: backward, clipping, SGD; and the learning rate's schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def learning_rate_factor(schedule: Schedule, progress: float) -> float:
 
 
 class Update:
-    """Called with a loss, it moves the weights and their average; a non-finite gradient moves nothing."""
+    """Called with a loss, it moves the weights that the loss depends on; a non-finite gradient moves nothing.
+
+    A step of training may call it more than once; the loop then averages the weights once (`ema.update`).
+    """
 
     def __init__(self, algorithm: Algorithm, config: TrainingConfig) -> None:
         """Parameters of one dimension (norms, biases) get no weight decay."""
@@ -56,7 +59,7 @@ class Update:
         self.learning_rate.fill_(self.config.learning_rate * learning_rate_factor(self.config.schedule, progress))
 
     def __call__(self, loss: Tensor) -> None:
-        """Backward, clip, step, average."""
+        """Backward, clip, step."""
         self.sgd.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norms = []
@@ -73,7 +76,6 @@ class Update:
         self.skipped.add_(not_finite)
         self.sgd.found_inf = not_finite  # type: ignore[attr-defined]  # the fused step reads it and stays put where it is 1
         self.sgd.step()
-        self.ema.update()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Momentum by parameter name."""
