@@ -23,6 +23,8 @@ class TrainingConfig:
     clip: float | None = None  # largest gradient norm, of the backbone and of the rest apart
     ema: float = 0.999  # decay of the averaged weights that evaluation and prediction use
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on CUDA
+    graph: bool | None = None  # the step as one captured CUDA graph; None: on CUDA
+    compile: bool | None = None  # the backbone through torch.compile; None: on CUDA
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000

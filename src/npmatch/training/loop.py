@@ -17,6 +17,7 @@ from npmatch.draws import mix
 from npmatch.training.checkpoint import Checkpoints
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
+from npmatch.training.graph import CapturedStep
 from npmatch.training.interrupt import InterruptedRunError, listening
 from npmatch.training.meter import Meter
 from npmatch.training.recorder import Recorder
@@ -65,6 +66,7 @@ class Trainer:
     config: TrainingConfig
     seed: int
     step: int = 0  # steps taken
+    captured: CapturedStep | None = None
 
     def run(self) -> None:
         """From the current step to the last; raises InterruptedRunError after saving when asked to stop."""
@@ -97,14 +99,29 @@ class Trainer:
 
     def take_step(self, raw: RawBatch) -> None:
         """One step, a function of the state, the data and (seed, step) alone."""
+        if self.captures and self.captured is None:
+            self.captured = CapturedStep(self.compute, raw, self.state)
         torch.manual_seed(mix(self.seed, "step", self.step))
-        progress = self.step / self.config.iterations
-        self.update.set_progress(progress)
-        batch = self.make_views(raw)
-        step = self.algorithm.train_step(batch, torch.full_like(self.update.learning_rate, progress), self.update)
+        self.update.set_progress(self.step / self.config.iterations)
+        (self.captured or self.compute)(raw)
+        self.step += 1
+
+    def compute(self, raw: RawBatch) -> None:
+        """The part of a step that runs on the device alone, and so can be captured."""
+        step = self.algorithm.train_step(self.make_views(raw), self.update.progress, self.update)
         self.update.ema.update()
         self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm})
-        self.step += 1
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps are replayed as one CUDA graph."""
+        on_cuda = self.update.learning_rate.is_cuda
+        return on_cuda if self.config.graph is None else self.config.graph and on_cuda
+
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step changes and a later one reads."""
+        parts = (self.algorithm, self.update.ema, self.update, self.meter)
+        return [self.update.skipped, *(tensor for part in parts for tensor in part.state_dict().values())]
 
     def read_meter(self, seconds: float, images: int) -> dict[str, float]:
         """The interval's means; stops the run, naming the term, where one is not finite."""

@@ -30,6 +30,7 @@ class Update:
         self.named = {name: p for name, p in algorithm.named_parameters() if p.requires_grad}
         device = next(iter(self.named.values())).device
         self.learning_rate = torch.tensor(config.learning_rate, device=device)
+        self.progress = torch.zeros((), device=device)  # in [0, 1]
         self.sgd = torch.optim.SGD(
             [
                 {
@@ -55,7 +56,8 @@ class Update:
         self.skipped = torch.zeros((), device=device)  # steps not taken because a gradient was not finite
 
     def set_progress(self, progress: float) -> None:
-        """Moves the learning rate along its schedule."""
+        """Moves the learning rate along its schedule; both stay where they are in memory."""
+        self.progress.fill_(progress)
         self.learning_rate.fill_(self.config.learning_rate * learning_rate_factor(self.config.schedule, progress))
 
     def __call__(self, loss: Tensor) -> None:

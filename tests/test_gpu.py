@@ -1,0 +1,79 @@
+"""What only a CUDA device can show: a step that never waits for the host, and a model that moves to the CPU."""
+
+import pytest
+import torch
+
+import npmatch
+from npmatch.algorithms import ALGORITHMS
+from npmatch.algorithms.check import make_algorithm, make_batch
+from npmatch.data import load_dataset
+from npmatch.training import InterruptedRunError, TrainingConfig, Update, load_tensors
+from npmatch.types import Batch
+from tiny import train_tiny
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def on_device(batch: Batch) -> Batch:
+    return Batch(*(tuple(v.cuda() for v in part) if isinstance(part, tuple) else part.cuda() for part in batch))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_step_never_waits_for_the_host(name):
+    algorithm = make_algorithm(ALGORITHMS[name]).cuda()
+    update = Update(algorithm, TrainingConfig(clip=3.0))
+    progress = torch.tensor(0.5, device="cuda")
+    batches = [on_device(make_batch(algorithm, seed)) for seed in range(4)]
+    algorithm.train_step(batches[0], progress, update)  # libraries may synchronise once, while they start
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in batches[1:]:
+            algorithm.train_step(batch, progress, update)
+            update.ema.update()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_trained_on_the_gpu_predicts_alike_on_the_cpu(tmp_path, precision):
+    train_tiny(tmp_path / "run", device="cuda", training__precision=precision, training__compile=False)
+    pixels = load_dataset("digits").test.images.pixels
+    on_cpu = npmatch.load(tmp_path / "run", device="cpu").predict(pixels)
+    on_gpu = npmatch.load(tmp_path / "run", device="cuda").predict(pixels)
+    torch.testing.assert_close(on_cpu.probs, on_gpu.probs, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
+    states = []
+    for graph in (True, False):
+        run = train_tiny(
+            tmp_path / str(graph),
+            device="cuda",
+            training__graph=graph,
+            training__compile=compiled,
+            training__iterations=50,
+        )
+        states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
+    different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]
+    assert not different
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    from npmatch.training.loop import Trainer
+
+    take_step = Trainer.take_step
+
+    def stopping(self, raw):
+        take_step(self, raw)
+        if self.step == 12:
+            raise InterruptedRunError(self.step, 2)
+
+    monkeypatch.setattr(Trainer, "take_step", stopping)
+    with pytest.raises(InterruptedRunError):
+        train_tiny(tmp_path / "run", device="cuda", training__compile=False)
+    monkeypatch.setattr(Trainer, "take_step", take_step)
+    resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
+    straight = train_tiny(tmp_path / "straight", device="cuda", training__compile=False)
+    assert resumed.scores["error"] == pytest.approx(straight.scores["error"], abs=3)
