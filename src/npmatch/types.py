@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+FOREIGN = -2  # the label of an image known to be of no class; −1 is that of one not known
+
 
 class NPMatchError(Exception):
     """Something the user can put right: one line that names the file or the key and what to do."""
@@ -106,7 +108,7 @@ class Prediction:
 
 @dataclass
 class Dataset:
-    """Images with labels (−1 = unlabelled), before anything is split; see data/images.py for the stores."""
+    """Images with labels (below 0 = unlabelled), before anything is split; see data/images.py for the stores."""
 
     name: str
     class_names: tuple[str, ...]
@@ -121,7 +123,7 @@ class ImageSet:
     """N images and what is known of their labels."""
 
     images: ImageStore
-    labels: Tensor  # N, int64, −1 where unknown
+    labels: Tensor  # N, int64, −1 where unknown, −2 where known to be of no class: unlabelled, both
     names: list[str] = field(default_factory=list)  # N file names, or empty where images have none
 
     def __len__(self) -> int:

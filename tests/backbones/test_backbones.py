@@ -32,6 +32,14 @@ def test_pooled_features(name, channels, side, features):
     assert backbone.num_features == features
 
 
+def test_the_small_networks_first_stride():
+    seen = []
+    backbone = make_backbone(BackboneConfig("cnn", width=8, stem_stride=2), 1)
+    backbone.convs[0].register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape)))
+    assert backbone(torch.randn(2, 1, 28, 28)).shape == (2, 32)
+    assert seen == [(2, 8, 14, 14)]
+
+
 def test_wide_resnet_as_the_protocol_has_it():
     backbone = make_backbone(BackboneConfig("wrn-28-2"), 3)
     norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]

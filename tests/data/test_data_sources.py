@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset
+from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset, mnist
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
 
@@ -50,6 +50,7 @@ def test_an_unknown_source_suggests_the_nearest() -> None:
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "digits"])
 def test_without_a_root_the_files_expected_are_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NPMATCH_DATA", raising=False)
+    monkeypatch.setattr(mnist, "DEBIAN_FOLDER", Path("/not/installed"))
     with pytest.raises(NPMatchError, match=r"pass --data DIR or set NPMATCH_DATA; expected there: \w"):
         load_dataset(source)
 

@@ -26,6 +26,22 @@ def test_means_trusted_share_and_pseudo_label_accuracy():
     assert means["largest_class_share"] == pytest.approx(2 / 4)
 
 
+def test_images_of_no_class_are_counted_apart():
+    meter = Meter(3, truth=torch.tensor([0, 1, -2, -1, -2, -2]))
+    meter.add(make_step(1.0, [0, 2, 1, 1], [True, True, True, False]), torch.tensor([0, 1, 2, 3]), {})
+    meter.add(make_step(1.0, [1, 1, 2, 0], [True, False, False, True]), torch.tensor([3, 4, 5, 0]), {})
+    means = meter.read()
+    assert means["trusted"] == pytest.approx(5 / 8)
+    assert means["pseudo_accuracy"] == pytest.approx(2 / 3)  # images 0, 1 and 0 again: the third trusted is of no class
+    assert means["foreign_trusted"] == pytest.approx(1 / 3)
+    assert means["trusted_is_foreign"] == pytest.approx(1 / 5)
+    meter.add(make_step(1.0, [0, 1], [False, False]), torch.tensor([0, 1]), {})
+    assert meter.read().keys() == {"loss", "alpha", "trusted"}  # none seen, none trusted: no share to speak of
+    known = Meter(3, truth=torch.tensor([0, -1]))
+    known.add(make_step(1.0, [0, 1], [True, True]), torch.tensor([0, 1]), {})
+    assert not {"foreign_trusted", "trusted_is_foreign"} & known.read().keys()
+
+
 def test_an_interval_survives_a_checkpoint():
     truth = torch.tensor([0, 1])
     whole, first, second = Meter(2, truth), Meter(2, truth), Meter(2, truth)

@@ -22,6 +22,7 @@ class BackboneConfig:
     name: str = "wrn-28-2"  # wrn-28-2, wrn-28-8, wrn-37-2, cnn, timm:NAME or package.module:Class
     pretrained: bool = False  # timm models only
     width: int | None = None  # cnn only: channels of the first layer
+    stem_stride: int = 1  # cnn only: stride of the first layer; 2 takes a quarter of the time
     norm_momentum: float | None = None  # share of the new batch in batch norm's running statistics
 
 
@@ -37,7 +38,7 @@ def make_backbone(config: BackboneConfig, in_channels: int) -> nn.Module:
             # Four stages, the first with stride 2 already: it is made for 96×96.
             return WideResNet(2, stages=4, in_channels=in_channels, first_stride=2, **momentum)
         case ["cnn"]:
-            return SmallCNN(config.width or 32, in_channels=in_channels, **momentum)
+            return SmallCNN(config.width or 32, config.stem_stride, in_channels, **momentum)
         case ["timm", name]:
             return _timm_model(name, config, in_channels)
         case [_, _]:

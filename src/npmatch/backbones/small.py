@@ -10,10 +10,10 @@ from npmatch.backbones.wide_resnet import activate, conv, norm
 class SmallCNN(nn.Module):
     """Three convolutions, the last two with stride 2, then global average pooling; 4·width features out."""
 
-    def __init__(self, width: int = 32, in_channels: int = 1, momentum: float = 0.05) -> None:
-        """`width` is the first layer's number of channels."""
+    def __init__(self, width: int = 32, stem_stride: int = 1, in_channels: int = 1, momentum: float = 0.05) -> None:
+        """`width` is the first layer's number of channels, `stem_stride` its stride."""
         super().__init__()
-        sizes = [(in_channels, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
+        sizes = [(in_channels, width, stem_stride), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
         self.convs = nn.ModuleList(conv(i, o, 3, stride) for i, o, stride in sizes)
         self.norms = nn.ModuleList(norm(o, momentum) for _, o, _ in sizes)
         self.dropout = nn.Dropout(0.0)  # off; MC dropout turns it on

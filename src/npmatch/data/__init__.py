@@ -1,13 +1,14 @@
 """Images and labels: sources → split → streams.
 
-    dataset = load_dataset("cifar10", Path("data"))
+    dataset = load_dataset("cifar10", Path("data"))  # or, of a whole DataConfig, load_configured(config)
     split = make_split(dataset, labels=250, seed=0)
     sampler = Sampler(0, len(split.labeled), len(split.unlabeled), batch_labeled=64, batch_unlabeled=448)
     for batch in make_stream(dataset, split, sampler, "cuda").batches(0, 1000):
         ...
 
 A data set of your own is a function that takes the folder given as `--data` (None if there was none) and
-returns a `Dataset`; images without a label have the label −1:
+returns a `Dataset`; images without a label have the label −1 (−2 marks the foreign images that `data.foreign` mixes
+into it; see foreign.py):
 
     def load(root: Path) -> Dataset:
         x, y = np.load(root / "x.npy"), np.load(root / "y.npy")  # uint8 N C H W, int64 N
@@ -18,6 +19,7 @@ Name it on the command line as `package.module:load`; nothing has to be register
 decodes images from files when they are needed instead.
 """
 
+from npmatch.data.foreign import load_configured, mix_foreign
 from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
 from npmatch.data.loading import iterate_images
 from npmatch.data.sampler import Sampler
@@ -40,8 +42,10 @@ __all__ = [
     "decode_image",
     "fingerprint",
     "iterate_images",
+    "load_configured",
     "load_dataset",
     "make_split",
     "make_stream",
+    "mix_foreign",
     "to_tensor",
 ]

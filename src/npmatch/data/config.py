@@ -13,6 +13,9 @@ class DataConfig:
     source: str = "digits"  # a name from data/sources.py, or package.module:function
     root: str | None = None  # where its files are; None: $NPMATCH_DATA
     labels: int | None = None  # labelled images in all, class-balanced; None: every label there is
+    foreign: str | None = None  # a source whose training images are mixed, unlabelled, into this one's
+    foreign_root: str | None = None  # where its files are; None: $NPMATCH_DATA
+    foreign_share: float = 0.0  # of all training images once they are mixed in
     validation: float = 0.0  # share of each class held out of training
     include_labeled: bool = True  # labelled images are among the unlabelled ones, as in the literature
     split: str | None = None  # a split.json to reuse instead of drawing one

@@ -13,6 +13,7 @@ from npmatch.data.benchmarks import read_stl10, read_svhn
 from npmatch.data.cifar import read_cifar10, read_cifar100
 from npmatch.data.digits import read_digits
 from npmatch.data.folders import read_folder, read_imagenet
+from npmatch.data.mnist import locate_fashion_mnist, read_fashion_mnist, read_mnist
 from npmatch.data.tables import read_csv
 from npmatch.imports import import_name
 from npmatch.types import Dataset, ImageSet, NoSuchChoiceError, NPMatchError
@@ -24,14 +25,20 @@ class Source(NamedTuple):
     read: Callable[..., Dataset]  # of (), (root) or (root, size): what it `expects`, and whether it has a `size`
     expects: str = ""  # the files under root, in words
     size: int | None = None  # the side images are stored at unless told; None where they have one of their own
+    locate: Callable[[Path | None], Path | None] = lambda root: root  # where to look, given $NPMATCH_DATA alone
 
 
+IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or .gz"
 SOURCES = {
     "digits": Source(read_digits),
     "cifar10": Source(read_cifar10, "cifar-10-batches-bin/ or cifar-10-batches-py/"),
     "cifar100": Source(read_cifar100, "cifar-100-binary/ or cifar-100-python/"),
     "stl10": Source(read_stl10, "stl10_binary/"),
     "svhn": Source(read_svhn, "train_32x32.mat and test_32x32.mat"),
+    "fashion-mnist": Source(
+        read_fashion_mnist, f"{IDX_FILES}, or apt-get install dataset-fashion-mnist", locate=locate_fashion_mnist
+    ),
+    "mnist": Source(read_mnist, IDX_FILES),
     "imagenet": Source(read_imagenet, "train/<wnid>/ and val/<wnid>/", size=256),
     "folder": Source(read_folder, "labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64),
     "csv": Source(read_csv, "the CSV file itself, with the columns path,label", size=64),
@@ -43,12 +50,17 @@ def load_dataset(source: str, root: Path | None = None, image_size: int | None =
 
     `image_size` is the side in pixels that images in files are scaled to; other sets have their own.
     """
-    if root is None and os.environ.get("NPMATCH_DATA"):
-        root = Path(os.environ["NPMATCH_DATA"])
-    root = Path(root).expanduser() if root is not None else None
+    root = Path(root).expanduser() if root is not None else _default_root(source)
     if ":" in source:
         return _checked(import_name(source, "data source")(root), source)
     return _checked(_read_builtin(source, root, image_size), source)
+
+
+def _default_root(source: str) -> Path | None:
+    """$NPMATCH_DATA, unless the source knows a better place."""
+    given = os.environ.get("NPMATCH_DATA")
+    root = Path(given).expanduser() if given else None
+    return SOURCES[source].locate(root) if source in SOURCES else root
 
 
 def _read_builtin(name: str, root: Path | None, image_size: int | None) -> Dataset:
