@@ -1,13 +1,13 @@
 """Curriculum thresholds against FlexMatch's definition in plain Python; alignment against a loop."""
 
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmatch.selection import Curriculum, align_to_uniform
+from npmatch.selection import Curriculum, WindowAlignment, align_to_uniform
 
 
 def plain_thresholds(assigned: list[int | None], classes: int, threshold: float) -> list[float]:
@@ -64,3 +64,29 @@ def test_alignment_divides_by_the_batch_mean_and_normalises():
         ratios = [float(row[k]) / mean[k] for k in range(3)]
         assert aligned.tolist() == pytest.approx([r / sum(ratios) for r in ratios], rel=1e-5)
     assert align_to_uniform(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).isfinite().all()
+
+
+@pytest.mark.parametrize("target", [None, [0.5, 0.3, 0.2]])
+def test_window_alignment_agrees_with_a_deque_of_batch_means(target):
+    g = torch.Generator().manual_seed(0)
+    alignment, window = WindowAlignment(4, 3), deque(maxlen=4)
+    for _ in range(11):
+        probs = torch.softmax(2 * torch.randn(5, 3, generator=g), -1)
+        window.append([sum(float(p[k]) for p in probs) / 5 for k in range(3)])
+        mean = [sum(m[k] for m in window) / len(window) for k in range(3)]
+        aligned = alignment(probs, None if target is None else torch.tensor(target))
+        for row, found in zip(probs, aligned, strict=True):
+            ratios = [float(row[k]) * (target or [1, 1, 1])[k] / mean[k] for k in range(3)]
+            assert found.tolist() == pytest.approx([r / sum(ratios) for r in ratios], rel=1e-5)
+        restored = WindowAlignment(4, 3)
+        restored.load_state_dict(alignment.state_dict())
+        assert restored.mean().tolist() == pytest.approx(mean, rel=1e-5)
+
+
+def test_window_alignment_by_hand():
+    alignment = WindowAlignment(2, 2)
+    alignment(torch.tensor([[0.9, 0.1], [0.7, 0.3]]))  # mean 0.8, 0.2
+    aligned = alignment(torch.tensor([[0.4, 0.6]]), torch.tensor([0.5, 0.5]))  # window's mean 0.6, 0.4
+    first, second = 0.4 / 0.6, 0.6 / 0.4
+    assert aligned.tolist()[0] == pytest.approx([first / (first + second), second / (first + second)])
+    assert WindowAlignment(2, 2)(torch.tensor([[1.0, 0.0]])).tolist() == [[1, 0]]

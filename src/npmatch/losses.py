@@ -25,3 +25,33 @@ def cross_entropy_samples(logits: Tensor, y: Tensor) -> Tensor:
     samples, n, classes = logits.shape
     flat = F.cross_entropy(logits.reshape(samples * n, classes), y.repeat(samples), reduction="none")
     return flat.view(samples, n).mean(0)
+
+
+def one_hot(y: Tensor, num_classes: int) -> Tensor:
+    """Labels n → n K of zeros and ones; unlike F.one_hot it does not read the labels back to the host."""
+    return (y[:, None] == torch.arange(num_classes, device=y.device)).float()
+
+
+def sharpen(probs: Tensor, temperature: float) -> Tensor:
+    """p ← normalise(p^{1/T}) over the last dimension: T < 1 makes the likeliest class likelier still."""
+    powered = (probs / probs.amax(-1, keepdim=True)) ** (1 / temperature)  # at least one is 1: no 0/0 at small T
+    return powered / powered.sum(-1, keepdim=True)
+
+
+def mixup(x: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """MixMatch's MixUp of n images and targets n K with a shuffle of themselves; every pair draws its own λ.
+
+    λ ~ Beta(α, α) and λ' = max(λ, 1 − λ): row i of the result stays nearer to row i of `x` than to its partner.
+    """
+    concentration = torch.full_like(targets[:, 0], alpha)
+    ratio = torch.distributions.Beta(concentration, concentration, validate_args=False).sample()
+    ratio = torch.maximum(ratio, 1 - ratio)[:, None]
+    partner = torch.rand_like(targets[:, 0]).argsort()  # a shuffle that stays on the device
+    ratio_x = ratio.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    mixed_x = ratio_x * x + (1 - ratio_x) * x[partner]
+    return mixed_x, ratio * targets + (1 - ratio) * targets[partner]
+
+
+def ramp_up(progress: Tensor, share: float) -> Tensor:
+    """A weight that grows linearly from 0 to 1 over the first `share` of training, 0-d; 1 throughout for share 0."""
+    return (progress / share).clamp(max=1) if share > 0 else torch.ones_like(progress)

@@ -12,6 +12,34 @@ def align_to_uniform(probs: Tensor) -> Tensor:
     return aligned / aligned.sum(-1, keepdim=True)
 
 
+class WindowAlignment(nn.Module):
+    """Distribution alignment over time: p ← normalise(p · target / mean prediction of the last L batches)."""
+
+    means: Tensor  # L K: mean predictions of the last L batches, a ring; zero where there was none yet
+    batches: Tensor  # 0-d int64: batches seen
+
+    def __init__(self, length: int, num_classes: int) -> None:
+        """Starts empty; the first batch is aligned by its own mean."""
+        super().__init__()
+        self.register_buffer("means", torch.zeros(length, num_classes))
+        self.register_buffer("batches", torch.tensor(0))
+
+    def mean(self) -> Tensor:
+        """K: mean prediction over the window."""
+        return self.means.sum(0) / self.batches.clamp(1, len(self.means))
+
+    @torch.no_grad()
+    def forward(self, probs: Tensor, target: Tensor | None = None) -> Tensor:
+        """Takes a batch n K into the window and aligns it to `target` K, or to the uniform distribution."""
+        slot = self.batches % len(self.means)
+        self.means.index_copy_(0, slot[None], probs.mean(0, keepdim=True).to(self.means.dtype))
+        self.batches.add_(1)
+        aligned = probs / self.mean().clamp(min=1e-6)
+        if target is not None:
+            aligned = aligned * target
+        return aligned / aligned.sum(-1, keepdim=True)
+
+
 class Curriculum(nn.Module):
     """Curriculum pseudo-labelling (FlexMatch, CPL): a class learnt less asks for less confidence.
 

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.algorithms.check import check_algorithm
+from npmatch.algorithms.comatch import CoMatch
+from npmatch.algorithms.fixmatch import FixMatch
+from npmatch.algorithms.flexmatch import FlexMatch
+from npmatch.algorithms.mixmatch import MixMatch
+from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
+from npmatch.algorithms.remixmatch import ReMixMatch
+from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.supervised import Supervised
+from npmatch.algorithms.uda import UDA
+from npmatch.algorithms.ups import UPS
 from npmatch.imports import import_name
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"npmatch": NPMatch, "supervised": Supervised}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "supervised": Supervised,
+    "fixmatch": FixMatch,
+    "flexmatch": FlexMatch,
+    "uda": UDA,
+    "mixmatch": MixMatch,
+    "remixmatch": ReMixMatch,
+    "comatch": CoMatch,
+    "semco": SemCo,
+    "mpl": MetaPseudoLabels,
+    "ups": UPS,
+    "npmatch": NPMatch,
+}
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -24,4 +45,21 @@ def find_algorithm(name: str) -> type[Algorithm]:
     return found
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "NPMatch", "Supervised", "Update", "check_algorithm", "find_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "UDA",
+    "UPS",
+    "Algorithm",
+    "CoMatch",
+    "FixMatch",
+    "FlexMatch",
+    "MetaPseudoLabels",
+    "MixMatch",
+    "NPMatch",
+    "ReMixMatch",
+    "SemCo",
+    "Supervised",
+    "Update",
+    "check_algorithm",
+    "find_algorithm",
+]

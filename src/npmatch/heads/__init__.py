@@ -2,7 +2,20 @@
 
 from npmatch.heads.bank import Bank
 from npmatch.heads.linear import LinearHead
+from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
+from npmatch.heads.memory import Memory
 from npmatch.heads.model import Model, WeakNorm
 from npmatch.heads.neural_process import NeuralProcessHead
+from npmatch.heads.statistics import frozen_statistics
 
-__all__ = ["Bank", "LinearHead", "Model", "NeuralProcessHead", "WeakNorm"]
+__all__ = [
+    "Bank",
+    "LinearHead",
+    "MCDropout",
+    "MCDropoutModel",
+    "Memory",
+    "Model",
+    "NeuralProcessHead",
+    "WeakNorm",
+    "frozen_statistics",
+]

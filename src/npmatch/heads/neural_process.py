@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from npmatch.divergences import Gaussian
 from npmatch.heads.bank import Bank
-from npmatch.losses import entropy
+from npmatch.losses import entropy, one_hot
 from npmatch.types import Prediction
 
 Average = Literal["probabilities", "logits"]
@@ -59,9 +59,7 @@ class NeuralProcessHead(nn.Module):
         return self._encode(self.deterministic_encoder, features, y)
 
     def _encode(self, path: nn.Module, features: Tensor, y: Tensor) -> Tensor:
-        # Not F.one_hot, which reads its argument's range back to the host.
-        onehot = (y[:, None] == torch.arange(self.num_classes, device=y.device)).to(features.dtype)
-        out: Tensor = path(torch.cat([features, onehot], dim=-1))
+        out: Tensor = path(torch.cat([features, one_hot(y, self.num_classes).to(features.dtype)], dim=-1))
         return out
 
     def q_z(self, h: Tensor) -> Gaussian:

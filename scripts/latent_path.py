@@ -1,0 +1,76 @@
+"""What the latent path contributes: a trained NP-Match with parts of its head switched off.
+
+    python scripts/latent_path.py RUN...
+
+Prints the test error, NLL and UCE, averaged over the runs: as trained; with z replaced by its mean; with one sample;
+with r zeroed; and with z zeroed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from npmatch.config import make_config, read_config_file
+from npmatch.data import Split, load_configured
+from npmatch.heads import NeuralProcessHead
+from npmatch.metrics import scores
+from npmatch.predict import evaluation_set, load, predict_store
+
+
+def mean_latent(head: NeuralProcessHead) -> None:
+    """z = μ: no noise."""
+    head.noise.zero_()
+
+
+def one_sample(head: NeuralProcessHead) -> None:
+    """T = 1."""
+    head.noise = head.noise[:1]
+
+
+def no_deterministic(head: NeuralProcessHead) -> None:
+    """r = 0: the decoder's first layer no longer sees it."""
+    head.decoder_in.weight.data[:, -head.width :] = 0
+
+
+def no_latent(head: NeuralProcessHead) -> None:
+    """z = 0, likewise."""
+    head.decoder_in.weight.data[:, -2 * head.width : -head.width] = 0
+
+
+CHANGES: dict[str, Callable[[NeuralProcessHead], None]] = {
+    "as trained": lambda head: None,
+    "z = its mean": mean_latent,
+    "T = 1": one_sample,
+    "r = 0": no_deterministic,
+    "z = 0": no_latent,
+}
+
+
+def main(folders: list[str]) -> None:
+    """One row per change, averaged over the runs."""
+    table = Table("head", "error", "NLL", "UCE")
+    for name, change in CHANGES.items():
+        results = []
+        for folder in map(Path, folders):
+            classifier = load(folder, "cpu")
+            assert isinstance(classifier.model.head, NeuralProcessHead), f"{folder} is not an NP-Match run"
+            change(classifier.model.head)
+            config = make_config({}, read_config_file(folder / "config.yaml"))
+            dataset = load_configured(config.data)
+            held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
+            assert held_out is not None
+            prediction = predict_store(classifier.model, held_out.images, classifier.card, torch.device("cpu"), 1024)
+            results.append(scores(prediction, held_out.labels))
+        error, nll, uce = (sum(getattr(r, key) for r in results) / len(results) for key in ("error", "nll", "uce"))
+        table.add_row(name, f"{error:.2f} %", f"{nll:.3f}", f"{uce:.2f} %")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

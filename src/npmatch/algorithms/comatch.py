@@ -1,0 +1,105 @@
+"""CoMatch: Semi-supervised Learning with Contrastive Graph Regularization. Li et al., ICCV 2021.
+
+Idea: class probabilities and embeddings teach each other. Embeddings smooth the pseudo-labels with those of similar
+images in a memory; images whose pseudo-labels agree are drawn together in embedding space.
+
+    L = CE(labelled) + λ_cls · 1[max q ≥ τ] · CE(q, strong) + λ_ctr · CE(W^q, W^z)
+
+    q   = α · p + (1 − α) · Σ_k a_k p_k,   a_k ∝ exp(z · z_k / t) over the memory
+    W^q ∝ q_i · q_j where that is ≥ T, 1 on the diagonal;   W^z ∝ exp(z_i · z'_j / t) between two strong views
+
+p is the prediction on the weak view, aligned over a window of batches; rows of both graphs sum to one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.heads import Memory
+from npmatch.losses import one_hot
+from npmatch.selection import WindowAlignment
+from npmatch.types import Batch, Step, Task, Views
+
+
+class CoMatch(Algorithm):
+    """Memory-smoothed pseudo-labels and graph-based contrastive learning."""
+
+    views = Views(weak=1, strong=2)
+
+    @dataclass(frozen=True)
+    class Config:
+        """The paper's hyperparameters for CIFAR-10; STL-10 has λ_ctr 5."""
+
+        embedding: int = 64  # size of z
+        temperature: float = 0.2  # t
+        confidence: float = 0.95  # τ
+        graph_threshold: float = 0.8  # T
+        smoothing: float = 0.9  # α, the share of an image's own prediction in its pseudo-label
+        window: int = 32  # batches whose mean prediction aligns a prediction
+        bank: int = 2560  # K, pairs in the memory: five steps of (μ + 1)·B with B 64 and μ 7
+        unlabeled_weight: float = 1.0  # λ_cls
+        contrastive_weight: float = 1.0  # λ_ctr
+
+    config: Config
+
+    def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
+        """Adds the projection, which prediction does not need, the alignment window and the memory."""
+        super().__init__(backbone, task, config)
+        c, features = self.config, int(backbone.num_features)  # type: ignore[arg-type]
+        self.projection = nn.Sequential(
+            nn.Linear(features, features), nn.LeakyReLU(0.1), nn.Linear(features, c.embedding)
+        )
+        self.alignment = WindowAlignment(c.window, task.num_classes)
+        self.memory = Memory(c.bank, c.embedding, task.num_classes)
+
+    def loss(self, batch: Batch, progress: Tensor) -> Step:
+        """The paper's Algorithm 1."""
+        c, head, model = self.config, self.model.head, self.model
+        (u_weak,), (u_strong, u_other) = batch.weak, batch.strong
+        sizes = [len(batch.x), len(u_weak), len(u_strong), len(u_other)]
+        f_x, f_weak, f_strong, f_other = torch.split(
+            model.features(torch.cat([batch.x, u_weak, u_strong, u_other])), sizes
+        )
+        loss_x = F.cross_entropy(head(f_x), batch.y)
+
+        q = self.pseudo_label(f_x.detach(), batch.y, f_weak.detach())
+        confidence, pseudo = q.max(-1)
+        keep = confidence >= c.confidence
+        loss_u = (F.cross_entropy(head(f_strong), q, reduction="none") * keep).mean()
+
+        z, z_other = self.embed(f_strong), self.embed(f_other)
+        log_embedding_graph = (z @ z_other.T / c.temperature).log_softmax(-1)
+        loss_graph = -(pseudo_label_graph(q, c.graph_threshold) * log_embedding_graph).sum(-1).mean()
+
+        loss = loss_x + c.unlabeled_weight * loss_u + c.contrastive_weight * loss_graph
+        logs = {"loss_labeled": loss_x, "loss_unlabeled": loss_u, "loss_contrastive": loss_graph}
+        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
+
+    @torch.no_grad()
+    def pseudo_label(self, f_x: Tensor, y: Tensor, f_weak: Tensor) -> Tensor:
+        """Smoothed pseudo-labels U K of weak features; then the batch enters the memory, labelled images by label."""
+        z_x, z_weak = self.embed(f_x), self.embed(f_weak)
+        p = self.alignment(self.model.head(f_weak).softmax(-1))
+        # Paper: its code smooths once the memory is full; here: once it holds anything, because what is held is valid.
+        share = (1 - self.config.smoothing) * (self.memory.pushed > 0)
+        q: Tensor = (1 - share) * p + share * self.memory.read(z_weak, self.config.temperature)
+        # What is remembered is the prediction before smoothing, so the memory never feeds on itself.
+        self.memory.push(torch.cat([z_weak, z_x]), torch.cat([p, one_hot(y, self.task.num_classes)]))
+        return q
+
+    def embed(self, features: Tensor) -> Tensor:
+        """N F → N D of unit length."""
+        z: Tensor = F.normalize(self.projection(features), dim=-1)
+        return z
+
+
+def pseudo_label_graph(q: Tensor, threshold: float) -> Tensor:
+    """U U, rows sum to one: how alike pseudo-labels U K are, where they are alike enough; 1 with itself before that."""
+    alike = (q @ q.T).fill_diagonal_(1)
+    alike = alike * (alike >= threshold)
+    return alike / alike.sum(-1, keepdim=True)

@@ -1,0 +1,134 @@
+"""SemCo: All Labels Are Not Created Equal. Enhancing Semi-supervision via Label Grouping and Co-training.
+Nassar et al., CVPR 2021.
+
+Idea: two classifiers share the features, one of the class's number, one of what the class's name means; they label
+the unlabelled images for one another, and the second does so even where it hesitates between classes of like meaning.
+
+    L = CE(y, p(x)) + λ_u · L_u + λ · (d(e_y, s(x)) + λ_u · L_s),   d(a, b) = 1 − cos(a, b)
+    L_u = 1/U Σ_b  1(max p(weak_b) ≥ τ) · CE(ŷ_p, p(strong_b))  +  1(c_b ≥ τ_s) · CE(ŷ_s, p(strong_b))
+    L_s = 1/U Σ_b  1(max p(weak_b) ≥ τ) · d(e_{ŷ_p}, s(strong_b))  +  1(c_b ≥ τ_s) · d(ê_b, s(strong_b))
+
+p: softmax over classes. s: a point in the space of class names, where class k is at e_k and classes whose names are
+close form a group. c_b: the largest mean cosine of s(weak_b) to a group's classes; ŷ_s: the nearest class of that
+group; ê_b: the mean of the group's e_k, weighted by the softmax of their cosines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from sklearn.cluster import DBSCAN
+from torch import Tensor, nn
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.heads import WeakNorm
+from npmatch.label_embeddings import load_label_embeddings
+from npmatch.types import Batch, Step, Task
+
+
+class SemCo(Algorithm):
+    """Co-training of a softmax classifier and a classifier in the space of class names.
+
+    The softmax classifier predicts: its probabilities are what the paper reports, and a saved model then needs no
+    embeddings.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """The paper's hyperparameters."""
+
+        confidence: float = 0.95  # τ, of the softmax classifier
+        similarity: float = 0.7  # τ_s, cosine, of the semantic classifier
+        unlabeled_weight: float = 1.0  # λ_u
+        semantic_weight: float = 3.0  # λ, of the cosine losses
+        group_distance: float = 0.2  # ε: classes nearer than this in cosine distance are of one group
+        hidden: int = 2048  # width of the semantic classifier
+        own_labels: bool = True  # a classifier learns from its own pseudo-labels too; False: from the other's alone
+        label_embeddings: str | None = None  # file of vectors for the class names; None: the embedded one
+        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+
+    config: Config
+    embeddings: Tensor  # K D: e_k, each of length 1
+    groups: Tensor  # K K: 1 / size of the group where two classes share one, else 0
+
+    def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
+        """Adds the semantic classifier; the classes' groups are found once, here."""
+        super().__init__(backbone, task, config)
+        c = self.config
+        # Paper: ConceptNet Numberbatch; here: vectors of a sentence encoder unless a file is named, because they fit
+        # into the package and names of several words need no rules. A Numberbatch text can be that file.
+        embeddings = spread(load_label_embeddings(task.class_names, c.label_embeddings))
+        self.register_buffer("embeddings", embeddings)
+        self.register_buffer("groups", group_classes(embeddings, c.group_distance))
+        features = int(backbone.num_features)  # type: ignore[arg-type]
+        self.semantic = nn.Sequential(
+            nn.Linear(features, c.hidden), nn.ReLU(), nn.Linear(c.hidden, embeddings.shape[1])
+        )
+
+    def loss(self, batch: Batch, progress: Tensor) -> Step:
+        """Labelled losses, pseudo-labels of both classifiers on weak views, losses of both on strong views."""
+        c, head = self.config, self.model.head
+        (u_weak,), (u_strong,) = batch.weak, batch.strong
+        f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
+
+        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_s_x = cosine_distance(self.embeddings[batch.y], self.semantic(f_x)).mean()
+
+        with torch.no_grad():
+            confidence, pseudo = head(f_weak).softmax(-1).max(-1)
+            similarity, pseudo_s, target_s = self.semantic_label(self.semantic(f_weak))
+            keep, keep_s = confidence >= c.confidence, similarity >= c.similarity
+
+        logits_strong, s_strong = head(f_strong), self.semantic(f_strong)
+        # Co-training: each classifier's labels teach the other.
+        each_u = keep_s * F.cross_entropy(logits_strong, pseudo_s, reduction="none")
+        each_s = keep * cosine_distance(self.embeddings[pseudo], s_strong)
+        if c.own_labels:
+            each_u = each_u + keep * F.cross_entropy(logits_strong, pseudo, reduction="none")
+            each_s = each_s + keep_s * cosine_distance(target_s, s_strong)
+        loss_u, loss_s_u = each_u.mean(), each_s.mean()
+
+        loss_s = loss_s_x + c.unlabeled_weight * loss_s_u
+        loss = loss_x + c.unlabeled_weight * loss_u + c.semantic_weight * loss_s
+        logs = {
+            "loss_labeled": loss_x,
+            "loss_unlabeled": loss_u,
+            "loss_semantic_labeled": loss_s_x,
+            "loss_semantic_unlabeled": loss_s_u,
+            "trusted_softmax": keep.float().mean(),
+            "trusted_semantic": keep_s.float().mean(),
+            "agreement": (pseudo == pseudo_s).float().mean(),
+        }
+        chosen = torch.where(keep, pseudo, pseudo_s)
+        return Step(loss, {name: value.detach() for name, value in logs.items()}, chosen, keep | keep_s)
+
+    def semantic_label(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What points U D mean: similarity c U to the best group, its nearest class ŷ_s U, and the target ê U D."""
+        cosines = F.normalize(s, dim=-1) @ self.embeddings.T  # U K
+        # Softmax of cosines cannot come near 0.95, so confidence is the cosine itself (0.7), as in the authors' code.
+        similarity, of_group = (cosines @ self.groups).max(-1)
+        weights = cosines.masked_fill(self.groups[of_group] == 0, -torch.inf).softmax(-1)
+        return similarity, weights.argmax(-1), weights @ self.embeddings
+
+
+def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
+    """1 − cos over the last dimension, n D and n D → n."""
+    return 1 - F.cosine_similarity(a, b, dim=-1)
+
+
+def spread(embeddings: Tensor) -> Tensor:
+    """K D → K D of length 1, with what all the classes have in common taken out."""
+    # Paper: the vectors as they are; here: less their mean, because names of one kind ("one", "two", "three") have
+    # cosines near 0.7, so that a point that tells no class from another would be nearer than 0.7 to all of them.
+    unit = F.normalize(embeddings.float(), dim=-1)
+    return F.normalize(unit - unit.mean(0), dim=-1)
+
+
+def group_classes(embeddings: Tensor, distance: float) -> Tensor:
+    """K K: 1 / group size where two classes are of one group, by DBSCAN on cosine distance; a loner is a group."""
+    found = DBSCAN(eps=distance, min_samples=1, metric="cosine").fit(embeddings.double().numpy()).labels_
+    group = torch.as_tensor(found)
+    together = (group[:, None] == group).float()
+    return together / together.sum(-1, keepdim=True)

@@ -1,0 +1,117 @@
+"""Uncertainty-aware pseudo-label selection: In Defense of Pseudo-Labeling (UPS). Rizve et al., ICLR 2021.
+
+Idea: T passes under dropout say how much a prediction wavers; a label is trusted where it is likely and steady, and
+classes that are steadily unlikely are learnt as labels that an image does not have.
+
+    L = CE(y, p(y | weak(x))) + λ_u · 1/U Σ_b g_b · CE(argmax p_b, p(y | strong(u_b))) + λ_n · L_neg
+    L_neg = mean over pairs (b, c) with g_bc of −log(1 − p(c | strong(u_b)))
+    g_b  = 1(max p_b ≥ τ_c and std of the chosen class ≤ κ_p)                 positive labels
+    g_bc = 1(p_bc ≤ τ_n and std_bc ≤ κ_n), where b has no positive label      negative labels
+    p_b, std_b: mean and standard deviation over T passes of the probabilities of weak(u_b)
+
+This is UPS as the comparison of the NP-Match paper has it, with strong augmentation and FlexMatch's curriculum
+thresholds τ_c, computed in every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.heads import MCDropoutModel, frozen_statistics
+from npmatch.losses import masked_mean, one_hot
+from npmatch.selection import Curriculum
+from npmatch.types import Batch, Step, Task
+
+
+class Selection(NamedTuple):
+    """What is taken from the passes on unlabelled images."""
+
+    pseudo: Tensor  # U, int64
+    positive: Tensor  # U, bool: the pseudo-label is trusted
+    negative: Tensor  # U K, bool: the image is trusted not to be of this class
+
+
+class UPS(Algorithm):
+    """MC dropout's uncertainty gates positive and negative pseudo-labels."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """The paper's hyperparameters; the confidence is the curriculum's."""
+
+        samples: int = 10  # T
+        dropout: float = 0.3
+        confidence: float = 0.95  # τ_p, which the curriculum's thresholds rise to
+        max_std: float = 0.05  # κ_p
+        negative_confidence: float = 0.05  # τ_n
+        negative_max_std: float = 0.005  # κ_n
+        unlabeled_weight: float = 1.0  # λ_u
+        negative_weight: float = 1.0  # λ_n
+
+    config: Config
+    model: MCDropoutModel
+
+    def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
+        """Adds the curriculum to the model: one integer per unlabelled image."""
+        super().__init__(backbone, task, config)
+        self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
+
+    @classmethod
+    def make_model(cls, backbone: nn.Module, task: Task, config: Config) -> MCDropoutModel:
+        """The backbone with dropout in its slots, and a linear head with dropout before it."""
+        return MCDropoutModel(backbone, task.num_classes, config.dropout, config.samples)
+
+    # Paper: rounds of training, with pseudo-labels made between them; here: pseudo-labels in every step, because the
+    # curriculum and the strong views that the comparison adds to UPS work on batches.
+    def loss(self, batch: Batch, progress: Tensor) -> Step:
+        """Selection on weak views, learning on strong ones."""
+        c, head = self.config, self.model.head
+        (u_weak,), (u_strong,) = batch.weak, batch.strong
+        pseudo, positive, negative = self.select(self.sample(u_weak), batch.index)
+
+        # The weak views are in this pass for batch norm alone, whose statistics are then of all views, as elsewhere.
+        f_x, _, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, "joint")
+        logits_strong = head(f_strong)
+        loss_x = F.cross_entropy(head(f_x), batch.y)
+        # Paper: the mean over trusted images; here: over all U, because FlexMatch's curriculum was made for that.
+        loss_u = (positive * F.cross_entropy(logits_strong, pseudo, reduction="none")).mean()
+        # Paper: the mean over an image's negative labels, then over images; here: over all pairs, because a label
+        # then weighs the same in every image.
+        not_class = -(1 - logits_strong.softmax(-1)).clamp(min=1e-7).log()
+        loss_n = masked_mean(not_class.flatten(), negative.flatten())
+
+        loss = loss_x + c.unlabeled_weight * loss_u + c.negative_weight * loss_n
+        logs = {
+            "loss_labeled": loss_x.detach(),
+            "loss_unlabeled": loss_u.detach(),
+            "loss_negative": loss_n.detach(),
+            "negative_share": negative.float().mean(),
+        }
+        return Step(loss, logs, pseudo, positive)
+
+    @torch.no_grad()
+    def sample(self, u_weak: Tensor) -> Tensor:
+        """Probabilities of T passes with fresh dropout masks, T U K."""
+        # Paper: batch norm by running statistics; here: by the weak views of each pass, because slow running
+        # statistics lag far behind the weights at first. They do not move: T passes would count an image T times.
+        with frozen_statistics(self.model):
+            return torch.stack([self.model.logits(u_weak) for _ in range(self.config.samples)]).softmax(-1)
+
+    @torch.no_grad()
+    def select(self, samples: Tensor, index: Tensor) -> Selection:
+        """Positive and negative labels from probabilities T U K of the images `index` U; moves the curriculum."""
+        c = self.config
+        p, std = samples.mean(0), samples.std(0, correction=min(1, len(samples) - 1))  # one pass does not waver
+        confidence, pseudo = p.max(-1)
+        steady = std.gather(1, pseudo[:, None]).squeeze(1) <= c.max_std
+        positive = (confidence >= self.curriculum.thresholds()[pseudo]) & steady
+        self.curriculum.update(index, pseudo, (confidence >= c.confidence) & steady)
+
+        chosen = one_hot(pseudo, self.task.num_classes).bool()  # never a negative label
+        negative = (p <= c.negative_confidence) & (std <= c.negative_max_std) & ~chosen & ~positive[:, None]
+        return Selection(pseudo, positive, negative)

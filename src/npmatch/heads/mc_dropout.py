@@ -1,0 +1,113 @@
+"""MC dropout (Gal & Ghahramani, ICML 2016): a network's predictions under dropout as samples of what it believes.
+
+In training this is ordinary dropout. In prediction each of T passes is one sampled sub-network: a dropout layer has
+one mask per pass, drawn from the pass and the layer's place in it alone and shared by all images, so that batch size,
+order and repetition change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from npmatch.draws import mix
+from npmatch.heads.linear import LinearHead
+from npmatch.heads.model import Model
+from npmatch.losses import entropy
+from npmatch.types import Prediction
+
+
+@dataclass
+class _Pass:
+    number: int
+    calls: int = 0  # of dropout layers so far: a layer's place in the pass, also where one module is used twice
+
+
+# Which pass a network is in. A context variable, so that threads which share a model do not share a pass.
+_current: ContextVar[_Pass | None] = ContextVar("mc_dropout_pass", default=None)
+
+
+class MCDropout(nn.Dropout):
+    """Per-element dropout in training; in evaluation the mask of the current pass, and nothing outside a pass."""
+
+    def __init__(self, p: float) -> None:
+        """`p` is the share of elements dropped."""
+        super().__init__(p)
+        self.masks: dict[tuple[int, int], Tensor] = {}  # (pass, place) → bool; a memory of draws, not state
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N ... → N ..., with the expectation kept."""
+        current = _current.get()
+        if self.training or current is None or self.p == 0:
+            return super().forward(x)
+        key = (current.number, current.calls)
+        current.calls += 1
+        kept = self.masks.get(key)
+        if kept is None or kept.shape != x.shape[1:] or kept.device != x.device:
+            # Drawn on the CPU from a generator of its own: the same on every device, and no other draw is disturbed.
+            generator = torch.Generator().manual_seed(mix(0, "dropout", *key))
+            kept = (torch.rand(x.shape[1:], generator=generator) >= self.p).to(x.device)
+            self.masks[key] = kept
+        return x * kept / (1 - self.p)
+
+
+class DropoutHead(LinearHead):
+    """A linear head whose features pass through dropout."""
+
+    def __init__(self, num_features: int, num_classes: int, dropout: float) -> None:
+        """`dropout` is the share of features dropped."""
+        super().__init__(num_features, num_classes)
+        self.dropout = MCDropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """N F → N K."""
+        return super().forward(self.dropout(features))
+
+
+class MCDropoutModel(Model):
+    """A backbone and a linear head under dropout, which predict as T sampled sub-networks."""
+
+    def __init__(self, backbone: nn.Module, num_classes: int, dropout: float, samples: int) -> None:
+        """Every nn.Dropout of the backbone becomes an MCDropout of rate `dropout`, and one precedes the classifier."""
+        replace_dropout(backbone, dropout)
+        super().__init__(backbone, DropoutHead(int(backbone.num_features), num_classes, dropout))  # type: ignore[arg-type]
+        self.samples = samples
+
+    def logits(self, x: Tensor) -> Tensor:
+        """One pass: N C H W → N K."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+    def forward(self, x: Tensor) -> Prediction:
+        """Average of the T predictions, its entropy, and the samples' disagreement about it."""
+        passes = []
+        for number in range(self.samples):
+            with _in_pass(number):
+                passes.append(self.logits(x))
+        samples = torch.stack(passes).softmax(-1)
+        probs = samples.mean(0)
+        u = entropy(probs)
+        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+
+
+def replace_dropout(network: nn.Module, p: float) -> None:
+    """Puts an MCDropout of rate `p` in the place of every nn.Dropout, however deep."""
+    for name, child in network.named_children():
+        if isinstance(child, nn.Dropout):
+            setattr(network, name, MCDropout(p))
+        else:
+            replace_dropout(child, p)
+
+
+@contextmanager
+def _in_pass(number: int) -> Iterator[None]:
+    token = _current.set(_Pass(number))
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,43 @@
+"""The memory against a plain Python deque and explicit loops."""
+
+import math
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npmatch.heads import Memory
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 7), st.lists(st.integers(1, 12), max_size=8), st.integers(0, 99))
+def test_memory_is_a_fifo_of_pairs_and_survives_a_save(length, pushes, seed):
+    g = torch.Generator().manual_seed(seed)
+    memory, queue = Memory(length, 3, 2), deque(maxlen=length)
+    for n in pushes:
+        z, p = torch.randn(n, 3, generator=g), torch.rand(n, 2, generator=g)
+        memory.push(z, p)
+        queue.extend(zip(z.tolist(), p.tolist(), strict=True))
+        restored = Memory(length, 3, 2)
+        restored.load_state_dict(memory.state_dict())
+        held = slice(0, min(int(restored.pushed), length))
+        pairs = zip(restored.embeddings[held].tolist(), restored.probs[held].tolist(), strict=True)
+        assert sorted(pairs) == sorted(queue)
+
+
+def test_reading_weighs_what_is_held_by_similarity():
+    torch.manual_seed(0)
+    memory = Memory(6, 3, 2)
+    z, p, asked = torch.randn(4, 3), torch.rand(4, 2), torch.randn(5, 3)
+    memory.push(z, p)  # two of six rows stay empty
+    for query, found in zip(asked.tolist(), memory.read(asked, 0.2).tolist(), strict=True):
+        weights = [math.exp(sum(a * b for a, b in zip(query, row, strict=True)) / 0.2) for row in z.tolist()]
+        for k in range(2):
+            expected = sum(w * float(p[i, k]) for i, w in enumerate(weights)) / sum(weights)
+            assert found[k] == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_empty_memory_reads_as_zeros():
+    assert Memory(6, 3, 2).read(torch.randn(5, 3), 0.2).tolist() == [[0, 0]] * 5
