@@ -90,6 +90,14 @@ def test_every_recipe_is_valid_and_has_the_papers_settings(name):
         assert (config.algorithm.confidence, config.algorithm.max_entropy) == (0.95, 0.4)
 
 
+def test_what_a_data_set_changes_in_an_algorithm():
+    for labels in (40, 250):
+        config = make_config(recipe_layer(f"fashion-mnist-{labels}", "npmatch"))
+        assert config.data.labels == labels
+        assert config.algorithm.alignment is True
+    assert make_config(recipe_layer("cifar10-40", "npmatch")).algorithm.alignment is False
+
+
 def test_the_papers_figures_stand_beside_the_recipes():
     assert RECIPES["cifar10-40"].paper_error["npmatch"] == (4.91, 0.04)
     assert RECIPES["stl10-40"].paper_error["npmatch"] == (14.20, 0.67)

@@ -21,8 +21,8 @@ TINY = {
 
 
 def train_tiny(folder: Path, **changes) -> npmatch.Run:
-    keywords = {key: changes.pop(key) for key in ("seed", "resume", "algorithm") if key in changes}
+    keywords = {key: changes.pop(key) for key in ("seed", "resume", "algorithm", "device") if key in changes}
     settings = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
     if keywords.get("algorithm", "npmatch") != "npmatch":
         settings = {key: value for key, value in settings.items() if not key.startswith("algorithm.")}
-    return npmatch.fit("digits-40", out=folder, device="cpu", quiet=True, overrides=settings, **keywords)
+    return npmatch.fit("digits-40", out=folder, quiet=True, overrides=settings, **{"device": "cpu", **keywords})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
@@ -15,6 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.types import NPMatchError
+
+# Newer versions of typer carry click inside themselves: its exceptions are reached through typer's own names.
+UsageProblem: Any = typer.BadParameter.__mro__[2]  # click.ClickException
 
 app = typer.Typer(
     help="From a folder of images of which a few are labelled to a classifier that says how sure it is.",
@@ -30,6 +34,15 @@ DataOption = Annotated[
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: cuda where there is one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+WordsArgument = Annotated[
+    list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="For example: digits-40 training.batch=32")
+]
+OutOption = Annotated[Path, typer.Option("--out", help="A folder for the runs, the tables and the report.")]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="How many.")]
+FirstSeedOption = Annotated[int, typer.Option("--first-seed", help="The others follow it.")]
+IterationsOption = Annotated[int | None, typer.Option("--budget-iterations", help="Training steps of every run.")]
+MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="Training time of every run.")]
+JobsOption = Annotated[int, typer.Option("--jobs", help="Runs at a time.")]
 
 
 @app.command()
@@ -122,9 +135,87 @@ def predict(
     if as_json:
         print_json({"out": str(out), "written": written, "skipped": problems})
     else:
-        Console().print(Text(f"{out}: {written} images" + (f", {len(problems)} skipped" if problems else "")))
+        skipped = f", {len(problems)} skipped" if problems else ""
+        Console().print(Text(f"{out}: {written} images{skipped}"), soft_wrap=True)
     if problems:
         raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    words: WordsArgument,
+    out: OutOption,
+    algorithms: Annotated[
+        str, typer.Option("--algorithms", help="all, or names such as fixmatch,npmatch,npmatch[divergence=kl]")
+    ] = "all",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeedOption = 0,
+    budget_iterations: IterationsOption = None,
+    budget_minutes: MinutesOption = None,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Many methods with many seeds on equal splits: one table, one report. Again to go on or to add to it."""
+    import npmatch.compare
+
+    recipe, overrides = recipe_and_settings(words)
+    with telling_of_a_stop():
+        rows = npmatch.compare.compare(
+            recipe,
+            algorithms=algorithms,
+            out=out,
+            seeds=seeds,
+            first_seed=first_seed,
+            budget_iterations=budget_iterations,
+            budget_minutes=budget_minutes,
+            data=data,
+            overrides=overrides,
+            jobs=jobs,
+            device=check_device(device),
+        )
+    print_rows(rows, out, as_json)
+
+
+@app.command()
+def sweep(
+    words: WordsArgument,
+    out: OutOption,
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", help="A name, a variant, or package.module:Class.")
+    ] = "npmatch",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeedOption = 0,
+    budget_iterations: IterationsOption = None,
+    budget_minutes: MinutesOption = None,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One key with several values, algorithm.samples=1,5,10: a table, and a figure of the error against it."""
+    import npmatch.compare
+
+    recipe, overrides = recipe_and_settings(words)
+    key, values, others = npmatch.compare.parse_sweep(overrides)
+    with telling_of_a_stop():
+        rows = npmatch.compare.sweep(
+            recipe,
+            key=key,
+            values=values,
+            algorithm=algorithm,
+            out=out,
+            seeds=seeds,
+            first_seed=first_seed,
+            budget_iterations=budget_iterations,
+            budget_minutes=budget_minutes,
+            data=data,
+            overrides=others,
+            jobs=jobs,
+            device=check_device(device),
+        )
+    print_rows(rows, out, as_json, heading=key)
 
 
 @app.command()
@@ -164,6 +255,43 @@ def score_table(scores: dict[str, Any]) -> Table:
     return table
 
 
+def recipe_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
+    """The words of a command line: a recipe, if one is named, and key=value settings."""
+    plain = [word for word in words if "=" not in word]
+    if len(plain) > 1:
+        raise NPMatchError(f"one recipe at a time, not {' and '.join(plain)}; settings are written key=value")
+    return (plain[0] if plain else None), [word for word in words if "=" in word]
+
+
+@contextmanager
+def telling_of_a_stop() -> Iterator[None]:
+    """Ctrl-C on many runs is one line and its own exit code."""
+    from npmatch.compare import StoppedError
+
+    try:
+        yield
+    except StoppedError as stopped:
+        fail(str(stopped))
+        raise typer.Exit(stopped.exit_code) from None
+
+
+def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: str = "Method") -> None:
+    """The table of many runs; exit code 1 where one of them failed."""
+    from npmatch.report import method_notes, methods_table, table_text
+
+    console = Console()
+    if as_json:
+        print_json({"out": str(out), "rows": rows})
+    elif console.is_terminal:
+        console.print(methods_table(rows, heading))
+        for line in (*method_notes(rows), f"report: {out / 'report.html'}"):
+            console.print(Text(line), soft_wrap=True)
+    else:
+        sys.stdout.write(table_text(rows, heading) + f"report: {out / 'report.html'}\n")
+    if any(row["failed"] for row in rows):
+        raise typer.Exit(1)
+
+
 def check_device(name: str | None) -> str | None:
     """A device torch knows, or one line that says which there are."""
     if name is not None and name.split(":")[0] not in ("cpu", "cuda"):
@@ -184,14 +312,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = command.main(args=arguments, prog_name="npmatch", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.ClickException as error:
+    except UsageProblem as error:
         return fail(error.format_message())
     except NPMatchError as error:
         return fail(str(error))
     except InterruptedRunError as stopped:
         fail(f"{stopped}; its state is saved, add --resume to the same command to go on")
         return stopped.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return 130
 
 

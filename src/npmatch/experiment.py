@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from npmatch.config import (
     read_config_file,
     write_config,
 )
-from npmatch.data import Dataset, ImageSet, Sampler, Split, load_dataset, make_split, make_stream
+from npmatch.data import Dataset, ImageSet, Sampler, Split, load_configured, make_split, make_stream
 from npmatch.draws import mix
 from npmatch.metrics import scores
 from npmatch.predict import (
@@ -84,7 +84,7 @@ def resolve_config(
     if recipe is not None:
         base = recipe_layer(recipe, name)
     elif {"data.root", "data.source"} & {**file, **words}.keys():
-        base = FOLDER
+        base = {**FOLDER, **find_algorithm(name).settings}
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
     return make_config(base, file, words)
@@ -113,13 +113,19 @@ def fit(
     else:
         config = resolve_config(recipe, data, algorithm, seed, config_file, overrides)
     folder = Path(out) if out is not None else default_folder(config)
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise NPMatchError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    chosen = choose_device(device)
     if finished := open_folder(folder, config, resume, quiet):
         return finished
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return train_run(config, folder, chosen, quiet)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device asked for; where none was, CUDA if there is one."""
+    chosen = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise NPMatchError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    return chosen
 
 
 def default_folder(config: Config) -> Path:
@@ -152,25 +158,14 @@ def open_folder(folder: Path, config: Config, resume: bool, quiet: bool) -> Run 
 
 
 def train_run(config: Config, folder: Path, device: torch.device, quiet: bool) -> Run:
-    """Data → views → algorithm → loop → what a finished run leaves."""
-    dataset = load_dataset(config.data.source, _path(config.data.root), config.data.image_size)
-    split = open_split(dataset, config, folder)
-    write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
-    algorithm = build_algorithm(config, dataset, split).to(device)
-    if device.type == "cuda":
-        algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.training.precision == "bfloat16" or (config.training.precision == "auto" and device.type == "cuda"):
-        algorithm.model.autocast = torch.bfloat16
-    update = Update(algorithm, config.training)
-    card = make_card(config, dataset, split)
-    held_out = evaluation_set(dataset, split)
-    evaluator = Evaluator(algorithm, update.ema, held_out, card, device, config.training.eval_batch)
-    trainer = make_trainer(config, dataset, split, algorithm, update, evaluator, folder, device, quiet)
+    """A run from its data to what it leaves when finished."""
+    trainer, evaluator = build_trainer(config, folder, device, quiet)
+    held_out, card = evaluator.held_out, evaluator.card
     started = time.monotonic()
     try:
         trainer.run()
-        with update.ema.applied():
-            save_model(folder, algorithm.model, card)
+        with evaluator.ema.applied():
+            save_model(folder, trainer.algorithm.model, card)
         prediction = evaluator.predict()
         final = evaluator.scores(prediction)
         final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
@@ -182,6 +177,26 @@ def train_run(config: Config, folder: Path, device: torch.device, quiet: bool) -
     if held_out is not None and prediction is not None:
         write_run_report(folder, config, card, prediction, held_out)
     return Run(folder, final)
+
+
+def build_trainer(config: Config, folder: Path, device: torch.device, quiet: bool) -> tuple[Trainer, Evaluator]:
+    """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one."""
+    dataset = load_configured(config.data)
+    split = open_split(dataset, config, folder)
+    write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
+    algorithm = build_algorithm(config, dataset, split).to(device)
+    if device.type == "cuda":
+        algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.training.precision == "bfloat16" or (config.training.precision == "auto" and device.type == "cuda"):
+        algorithm.model.autocast = torch.bfloat16
+    if config.training.compile or (config.training.compile is None and device.type == "cuda"):
+        algorithm.model.backbone.compile(dynamic=False)
+    update = Update(algorithm, config.training)
+    card = make_card(config, dataset, split)
+    held_out = evaluation_set(dataset, split)
+    evaluator = Evaluator(algorithm, update.ema, held_out, card, device, config.training.eval_batch)
+    trainer = make_trainer(config, dataset, split, algorithm, update, evaluator, folder, device, quiet)
+    return trainer, evaluator
 
 
 @dataclass
@@ -200,7 +215,7 @@ class Evaluator:
         if self.held_out is None:
             return None
         self.algorithm.eval()
-        with self.ema.applied():
+        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
             prediction = predict_store(self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch)
         self.algorithm.train()
         return prediction
@@ -335,8 +350,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
     folder = Path(folder)
     classifier = load(folder, device)
     config = make_config({}, read_config_file(folder / "config.yaml"))
-    root = _path(str(data) if data is not None else config.data.root)
-    dataset = load_dataset(config.data.source, root, config.data.image_size)
+    dataset = load_configured(config.data if data is None else replace(config.data, root=str(data)))
     held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
     if held_out is None:
         raise NPMatchError(
@@ -380,7 +394,3 @@ def _commit() -> str | None:
 def score_fields(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores among a record's fields."""
     return {key: value for key, value in record.items() if key not in ("kind", "step")}
-
-
-def _path(root: str | None) -> Path | None:
-    return None if root is None else Path(root)

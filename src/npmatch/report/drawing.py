@@ -78,11 +78,11 @@ def legend(axes: Axes) -> None:
     )
 
 
-def count_steps(axes: Axes) -> None:
-    """Steps on the horizontal axis, 20k rather than 20000."""
+def count_steps(axes: Axes, most: int = 6) -> None:
+    """Steps on the horizontal axis, 20k rather than 20000, at `most` places or so."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"))
 
 

@@ -42,14 +42,23 @@ def panels(*figures: str) -> str:
     return f'<div class="panels">{"".join(figures)}</div>'
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[int | None] = ()) -> str:
-    """A table whose first column holds names; `best` names, for each further column, the row to stress."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    best: Sequence[int | None] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """A table whose first column holds names; `best` names, for each further column, the row to stress.
+
+    `notes` holds a remark for each row, below its name, or nothing.
+    """
     head = "".join(f"<th{' class=n' if i else ''}>{text(name)}</th>" for i, name in enumerate(headings))
     lines = []
     for r, row in enumerate(rows):
         stressed = ["best" if c < len(best) and best[c] == r else "" for c in range(len(row) - 1)]
         numbers = [f'<td class="n {stress}">{text(cell)}</td>' for cell, stress in zip(row[1:], stressed, strict=True)]
-        lines.append(f"<tr><td>{text(row[0])}</td>{''.join(numbers)}</tr>")
+        note = f'<small class="note">{text(notes[r])}</small>' if r < len(notes) and notes[r] else ""
+        lines.append(f"<tr><td>{text(row[0])}{note}</td>{''.join(numbers)}</tr>")
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<div class="scroll"><table class="plain">{body}</table></div>'
 

@@ -1,8 +1,9 @@
-"""The report of one run: a single HTML file without scripts, fonts or addresses of anything outside it."""
+"""The report of a run: a single HTML file without scripts, fonts or addresses of anything outside it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,15 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def write_report(record: RunRecord, path: Path) -> Path:
     """Writes the page to `path`, whole or not at all, and returns the path."""
-    page = html_page(record).encode("utf-8")
+    return write_page(html_page(record), path)
+
+
+def write_page(page: str, path: Path) -> Path:
+    """Writes a page, whole or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(page)
+        unfinished.write_bytes(page.encode("utf-8"))
         unfinished.replace(path)
     except OSError as problem:
         with suppress(OSError):
@@ -51,7 +56,12 @@ def html_page(record: RunRecord) -> str:
         run_sections.notes(record),
         run_sections.configuration(record),
     ]
-    title = text(record.title)
+    return document(record.title, run_sections.facts(record), parts)
+
+
+def document(title: str, facts: str, parts: Sequence[str]) -> str:
+    """A page of sections; those that are empty are left out."""
+    title = text(title)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -62,7 +72,7 @@ def html_page(record: RunRecord) -> str:
 <style>{CSS}</style>
 </head>
 <body>
-<header><h1>{title}</h1><p class="facts">{text(run_sections.facts(record))}</p></header>
+<header><h1>{title}</h1><p class="facts">{text(facts)}</p></header>
 <main>
 {"".join(part + chr(10) for part in parts if part)}</main>
 <footer>Made by npmatch. Error, ECE, UCE, NLL and Brier are the better the lower.</footer>

@@ -39,6 +39,12 @@ section {
 b, td, th { font-variant-numeric: tabular-nums; }
 .panels { display: grid; gap: 1.5rem; }
 .panels { grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
+.multiples { display: grid; gap: 1.25rem 1.5rem; align-items: end; }
+.multiples { grid-template-columns: repeat(auto-fill, minmax(min(100%, 12.5rem), 1fr)); }
+.multiples h3 { margin: 0; font-size: .88rem; line-height: 1.3; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; margin-top: 1.25rem; }
+.wide > figure { min-width: 38rem; }
+#methods .plain { font-size: .87rem; }
 figure { margin: 0; }
 figure > svg { display: block; width: 100%; height: auto; overflow: visible; }
 .beside { display: grid; gap: 1rem 3rem; align-items: center; }
@@ -57,6 +63,7 @@ th { font-weight: 600; text-align: left; }
 .plain tr > :last-child { padding-right: 0; }
 .plain .n { text-align: right; white-space: nowrap; }
 .plain .best { font-weight: 680; }
+.plain .note { display: block; max-width: 22rem; color: var(--bad); font-size: .8rem; line-height: 1.35; }
 .config td { font: .82rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .config td:first-child { color: var(--muted); width: 40%; }
 .confusion { font-size: .8rem; margin: 0 auto; border-collapse: separate; border-spacing: 2px; }
@@ -95,7 +102,7 @@ footer { margin-top: 1.5rem; color: var(--muted); font-size: .82rem; }
   .tile b, .beside .tile b { font-size: 1.35rem; }
   .beside { grid-template-columns: minmax(0, 1fr); }
   .beside .words { grid-template-columns: 1fr 1fr; gap: 1rem; }
-  .shots { grid-template-columns: repeat(2, 1fr); gap: 1rem; }
+  .shots, .multiples { grid-template-columns: repeat(2, 1fr); gap: 1rem; }
   .plain { font-size: .82rem; }
   .plain th, .plain td { padding-right: .4rem; }
   .confusion { font-size: .7rem; }

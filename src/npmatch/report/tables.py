@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npmatch.report.formatting import MISSING, duration, percent, printable
@@ -41,10 +41,10 @@ def cell(row: Row, key: str) -> str:
     return value if spread is None or value == MISSING else value.replace(" %", f" ± {spread:.1f} %")
 
 
-def lowest(rows: Sequence[Row]) -> dict[str, int | None]:
+def lowest(rows: Sequence[Row], keys: Iterable[str] = tuple(HEADINGS)) -> dict[str, int | None]:
     """For each column the position of its lowest number; None where fewer than two runs have one."""
     best: dict[str, int | None] = {}
-    for key in HEADINGS:
+    for key in keys:
         values = [(value, i) for i, row in enumerate(rows) if (value := number(row.get(key))) is not None]
         best[key] = min(values)[1] if len(values) > 1 else None
     return best

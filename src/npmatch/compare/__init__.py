@@ -1,0 +1,99 @@
+"""Comparing many methods over many seeds, and sweeping one key.
+
+rows = compare("digits-40", algorithms="supervised,npmatch,npmatch[divergence=kl]", seeds=3, out="runs/compare")
+rows = sweep("digits-40", key="algorithm.samples", values=[1, 5, 10], seeds=3, out="runs/samples")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from npmatch.compare.engine import carry_out
+from npmatch.compare.jobs import StoppedError
+from npmatch.compare.plan import Plan
+from npmatch.compare.request import make_plan, parse_sweep, sweep_variants
+from npmatch.compare.variants import Variant, parse_variant, parse_variants
+from npmatch.experiment import Overrides
+
+Rows = list[dict[str, Any]]
+
+
+def compare(
+    recipe: str | None = None,
+    *,
+    algorithms: str | Iterable[str] = "all",
+    out: str | Path,
+    seeds: int = 3,
+    first_seed: int = 0,
+    budget_iterations: int | None = None,
+    budget_minutes: float | None = None,
+    data: str | Path | None = None,
+    overrides: Overrides = (),
+    jobs: int = 1,
+    device: str | None = None,
+    quiet: bool = False,
+) -> Rows:
+    """Trains every algorithm with every seed on equal splits; returns the rows of OUT/table.csv.
+
+    A variant is written npmatch[key=value;key=value]. A run that fails is counted in its row's `failed`, and `note`
+    says why. What `out` holds already is not trained again; more algorithms and more seeds may be added to it.
+    """
+    words = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
+    plan = make_plan(
+        recipe,
+        parse_variants(words),
+        seeds=seeds,
+        first_seed=first_seed,
+        budget_iterations=budget_iterations,
+        budget_minutes=budget_minutes,
+        data=data,
+        overrides=overrides,
+    )
+    return carry_out(plan, Path(out), jobs, device, quiet).rows()
+
+
+def sweep(
+    recipe: str | None = None,
+    *,
+    key: str,
+    values: Sequence[object],
+    out: str | Path,
+    algorithm: str = "npmatch",
+    seeds: int = 3,
+    first_seed: int = 0,
+    budget_iterations: int | None = None,
+    budget_minutes: float | None = None,
+    data: str | Path | None = None,
+    overrides: Overrides = (),
+    jobs: int = 1,
+    device: str | None = None,
+    quiet: bool = False,
+) -> Rows:
+    """Trains one algorithm with every value of one key and every seed; returns the rows of OUT/table.csv."""
+    plan = make_plan(
+        recipe,
+        sweep_variants(algorithm, key, values),
+        seeds=seeds,
+        first_seed=first_seed,
+        budget_iterations=budget_iterations,
+        budget_minutes=budget_minutes,
+        data=data,
+        overrides=overrides,
+        swept=key,
+    )
+    return carry_out(plan, Path(out), jobs, device, quiet).rows()
+
+
+__all__ = [
+    "Plan",
+    "StoppedError",
+    "Variant",
+    "carry_out",
+    "compare",
+    "parse_sweep",
+    "parse_variant",
+    "parse_variants",
+    "sweep",
+]

@@ -1,0 +1,148 @@
+"""From run folders to tables: what finished runs left is read, averaged over seeds and written down."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from npmatch.compare.plan import Plan
+from npmatch.compare.variants import Variant
+from npmatch.metrics import classwise, reliability_bins, uncertainty_bins
+from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
+from npmatch.report.methods import NUMBERS
+from npmatch.report.record import Series, number
+from npmatch.training import read_records, write_atomically
+from npmatch.types import NPMatchError, Prediction
+
+Problems = dict[tuple[Variant, int], str]  # of the runs that failed
+
+
+def run_folder(out: Path, variant: Variant, seed: int) -> Path:
+    """Where a run lives."""
+    return out / variant.slug / f"seed-{seed}"
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    return any(record["kind"] == "final" for record in read_records(folder))
+
+
+def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
+    """Everything that tables and page show."""
+    methods = []
+    for variant in plan.variants:
+        finished = [seed for seed in plan.seeds if (variant, seed) not in problems]
+        methods.append(
+            Method(
+                plan.name(variant),
+                [read_outcome(run_folder(out, variant, seed), seed) for seed in finished],
+                {seed: problems[variant, seed] for seed in plan.seeds if (variant, seed) in problems},
+                plan.paper_error(variant),
+                plan.config(variant).training.iterations,
+            )
+        )
+    title = plan.recipe or Path(plan.settings.get("data.root", "")).name or "comparison"
+    what = f"{plan.swept} of {plan.variants[0].without(plan.swept).label}" if plan.swept else "methods compared"
+    return Comparison(f"{title} · {what}", methods, describe(plan), plan.swept)
+
+
+def describe(plan: Plan) -> dict[str, object]:
+    """What all runs have in common, for people."""
+    budget = {"iterations": plan.budget_iterations, "minutes of training": plan.budget_minutes}
+    given = {f"budget, {unit}": value for unit, value in budget.items() if value is not None}
+    return {"recipe": plan.recipe, "seeds": ", ".join(map(str, plan.seeds)), **given, **plan.settings}
+
+
+def read_outcome(folder: Path, seed: int) -> Outcome:
+    """One finished run, read from its folder."""
+    records = read_records(folder)
+    final = next(record for record in reversed(records) if record["kind"] == "final")
+    last: dict[str, Any] = next((record for record in reversed(records) if record["kind"] == "train"), {})
+    found = {**{key: last.get(key) for key in ("trusted", "pseudo_accuracy")}, **final}
+    numbers = {key: value for key in NUMBERS if (value := number(found.get(key))) is not None}
+    predictions = folder / "predictions" / "test.parquet"
+    if not predictions.exists():
+        return Outcome(seed, numbers, error_curve(records))
+    prediction, y, class_names = read_predictions(folder)
+    return Outcome(
+        seed,
+        numbers,
+        error_curve(records),
+        classwise(prediction, y, class_names),
+        reliability_bins(prediction.probs, y),
+        uncertainty_bins(prediction.entropy, prediction.label != y, len(class_names)),
+    )
+
+
+def error_curve(records: Sequence[Mapping[str, Any]]) -> Series:
+    """Test error along the way and at the end, against the step."""
+    lines = [record for record in records if record["kind"] in ("eval", "final")]
+    points = {record["step"]: error for record in lines if (error := number(record.get("error"))) is not None}
+    table = np.array(sorted(points.items()), dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def read_predictions(folder: Path) -> tuple[Prediction, Tensor, list[str]]:
+    """A run's answers for its test images, their labels N, and the names of the classes."""
+    import pyarrow.parquet as pq
+
+    class_names: list[str] = json.loads((folder / "config.json").read_text(encoding="utf-8"))["class_names"]
+    columns = ["true_label", "uncertainty", "probabilities"]
+    table = pq.read_table(folder / "predictions" / "test.parquet", columns=columns)
+    position = {name: k for k, name in enumerate(class_names)}
+    y = torch.tensor([position[name] for name in table["true_label"].to_pylist()])
+    flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    probs = torch.tensor(flat, dtype=torch.float32).view(len(y), len(class_names))
+    return Prediction(probs, torch.tensor(table["uncertainty"].to_numpy())), y, class_names
+
+
+def check_splits(plan: Plan, out: Path) -> None:
+    """At one seed every method that was given the same data must have learned from the same labels."""
+    seen: dict[tuple[object, ...], tuple[object, Path]] = {}
+    for variant, seed in plan.runs():
+        path = run_folder(out, variant, seed) / "split.json"
+        if not path.exists():
+            continue
+        data = tuple(item for item in variant.settings if item[0].startswith("data."))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        split = [content[key] for key in ("fingerprint", "labeled", "validation", "include_labeled")]
+        first = seen.setdefault((seed, *data), (split, path))
+        if first[0] != split:
+            raise NPMatchError(f"{first[1]} and {path} differ: these runs did not learn from the same images")
+
+
+def write_results(comparison: Comparison, out: Path) -> None:
+    """table.txt, table.csv, runs.csv and report.html."""
+    write_atomically(out / "table.txt", table_text(comparison.rows(), comparison.heading).encode())
+    write_atomically(out / "table.csv", csv_text(comparison.rows()))
+    write_atomically(out / "runs.csv", csv_text(run_rows(comparison)))
+    write_comparison(comparison, out / "report.html")
+
+
+def run_rows(comparison: Comparison) -> Iterable[dict[str, Any]]:
+    """One row per run."""
+    for method in comparison.methods:
+        for run in method.outcomes:
+            numbers = {key: run.numbers.get(key) for key in NUMBERS}
+            yield {"method": method.name, "seed": run.seed, **numbers, "iterations": method.iterations, "problem": None}
+        for seed, problem in method.problems.items():
+            nothing = dict.fromkeys(NUMBERS)
+            yield {"method": method.name, "seed": seed, **nothing, "iterations": method.iterations, "problem": problem}
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Rows of equal keys as CSV; a missing number is an empty cell."""
+    rows = list(rows)
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, rows[0].keys())
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()
