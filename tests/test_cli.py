@@ -49,6 +49,8 @@ def pictures(tmp_path):
             "unknown augmentation policy 'natura'; did you mean 'natural'",
         ),
         (["train", "digits-40", "data.labels=3"], "labels"),
+        (["train", "digits-40", "training.iterations=0"], "training.iterations=0: must be greater than 0"),
+        (["train", "digits-40", "algorithm.width=-1"], "algorithm.width=-1: must be greater than 0"),
         (["train", "digits-40", "cifar10-40"], "one recipe at a time"),
         (["train"], "nothing to train on"),
         (["train", "--data", "nowhere"], "nowhere"),
@@ -69,6 +71,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, message, capsys, tmp_path,
     assert message in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+    assert not (tmp_path / "run").exists(), "no half-started run is left behind"
 
 
 def test_train_evaluate_and_resume(tmp_path, capsys):

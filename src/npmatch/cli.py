@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +12,26 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from npmatch.cli_shared import (
+    DataOption,
+    DeviceOption,
+    FirstSeedOption,
+    IterationsOption,
+    JobsOption,
+    JsonOption,
+    MinutesOption,
+    OutOption,
+    RunArgument,
+    SeedsOption,
+    WordsArgument,
+    check_device,
+    fail,
+    print_json,
+    print_rows,
+    recipe_and_settings,
+    score_table,
+    telling_of_a_stop,
+)
 from npmatch.types import NPMatchError
 
 # Newer versions of typer carry click inside themselves: its exceptions are reached through typer's own names.
@@ -26,23 +43,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", help="With a recipe: where its files are. Without: an image folder or a CSV."),
-]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: cuda where there is one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
-WordsArgument = Annotated[
-    list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="For example: digits-40 training.batch=32")
-]
-OutOption = Annotated[Path, typer.Option("--out", help="A folder for the runs, the tables and the report.")]
-SeedsOption = Annotated[int, typer.Option("--seeds", help="How many.")]
-FirstSeedOption = Annotated[int, typer.Option("--first-seed", help="The others follow it.")]
-IterationsOption = Annotated[int | None, typer.Option("--budget-iterations", help="Training steps of every run.")]
-MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="Training time of every run.")]
-JobsOption = Annotated[int, typer.Option("--jobs", help="Runs at a time.")]
 
 
 @app.command()
@@ -144,7 +144,7 @@ def predict(
 @app.command()
 def compare(
     words: WordsArgument,
-    out: OutOption,
+    out: OutOption = None,
     algorithms: Annotated[
         str, typer.Option("--algorithms", help="all, or names such as fixmatch,npmatch,npmatch[divergence=kl]")
     ] = "all",
@@ -161,6 +161,7 @@ def compare(
     import npmatch.compare
 
     recipe, overrides = recipe_and_settings(words)
+    out = out or Path("runs") / f"compare-{recipe or 'folder'}"
     with telling_of_a_stop():
         rows = npmatch.compare.compare(
             recipe,
@@ -181,7 +182,7 @@ def compare(
 @app.command()
 def sweep(
     words: WordsArgument,
-    out: OutOption,
+    out: OutOption = None,
     algorithm: Annotated[
         str, typer.Option("--algorithm", help="A name, a variant, or package.module:Class.")
     ] = "npmatch",
@@ -199,6 +200,7 @@ def sweep(
 
     recipe, overrides = recipe_and_settings(words)
     key, values, others = npmatch.compare.parse_sweep(overrides)
+    out = out or Path("runs") / f"sweep-{recipe or 'folder'}-{key}"
     with telling_of_a_stop():
         rows = npmatch.compare.sweep(
             recipe,
@@ -238,72 +240,6 @@ def recipes(as_json: JsonOption = False) -> None:
     Console().print(table)
 
 
-def score_table(scores: dict[str, Any]) -> Table:
-    """The headline figures as one row."""
-    names = {
-        "error": "error",
-        "top5_error": "top-5 error",
-        "ece": "ECE",
-        "uce": "UCE",
-        "nll": "NLL",
-        "brier": "Brier",
-    }
-    shown = {key: name for key, name in names.items() if key in scores}
-    table = Table(*shown.values(), "images", "seconds" if "seconds" in scores else "")
-    cells = [f"{scores[k]:.2f} %" if k in ("error", "top5_error", "ece", "uce") else f"{scores[k]:.3f}" for k in shown]
-    table.add_row(*cells, str(scores["n"]), f"{scores['seconds']:.0f}" if "seconds" in scores else "")
-    return table
-
-
-def recipe_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
-    """The words of a command line: a recipe, if one is named, and key=value settings."""
-    plain = [word for word in words if "=" not in word]
-    if len(plain) > 1:
-        raise NPMatchError(f"one recipe at a time, not {' and '.join(plain)}; settings are written key=value")
-    return (plain[0] if plain else None), [word for word in words if "=" in word]
-
-
-@contextmanager
-def telling_of_a_stop() -> Iterator[None]:
-    """Ctrl-C on many runs is one line and its own exit code."""
-    from npmatch.compare import StoppedError
-
-    try:
-        yield
-    except StoppedError as stopped:
-        fail(str(stopped))
-        raise typer.Exit(stopped.exit_code) from None
-
-
-def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: str = "Method") -> None:
-    """The table of many runs; exit code 1 where one of them failed."""
-    from npmatch.report import method_notes, methods_table, table_text
-
-    console = Console()
-    if as_json:
-        print_json({"out": str(out), "rows": rows})
-    elif console.is_terminal:
-        console.print(methods_table(rows, heading))
-        for line in (*method_notes(rows), f"report: {out / 'report.html'}"):
-            console.print(Text(line), soft_wrap=True)
-    else:
-        sys.stdout.write(table_text(rows, heading) + f"report: {out / 'report.html'}\n")
-    if any(row["failed"] for row in rows):
-        raise typer.Exit(1)
-
-
-def check_device(name: str | None) -> str | None:
-    """A device torch knows, or one line that says which there are."""
-    if name is not None and name.split(":")[0] not in ("cpu", "cuda"):
-        raise NPMatchError(f"--device {name}: choose cpu or cuda")
-    return name
-
-
-def print_json(value: Any) -> None:
-    """JSON alone on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
     from npmatch.training.interrupt import InterruptedRunError
@@ -321,13 +257,6 @@ def main(arguments: list[str] | None = None) -> int:
         return stopped.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
-
-
-def fail(message: str) -> int:
-    """One line, and the exit code of bad input."""
-    line = " ".join(message.split())
-    sys.stderr.write(f"npmatch: {line}\n")
-    return 2
 
 
 def console_script() -> None:

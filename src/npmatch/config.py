@@ -21,6 +21,14 @@ from npmatch.types import NoSuchChoiceError, NPMatchError
 
 Layer = Mapping[str, Any]
 
+# Sizes and intervals of which there must be at least one.
+POSITIVE = {
+    *(f"training.{name}" for name in ("iterations", "batch", "log_every", "eval_every", "checkpoint_every")),
+    *("training.eval_batch", "training.learning_rate", "training.clip"),
+    *(f"algorithm.{name}" for name in ("samples", "bank", "width", "window", "embedding", "hidden", "temperature")),
+    *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),
+}
+
 
 @dataclass(frozen=True)
 class Config:
@@ -74,6 +82,9 @@ def make_config(*layers: Layer) -> Config:
     types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
     types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
     values = {key: _typed(key, value, types) for key, value in given.items()}
+    for key, value in values.items():
+        if key in POSITIVE and value is not None and value <= 0:
+            raise NPMatchError(f"{key}={value}: must be greater than 0")
 
     def part(group: str) -> dict[str, Any]:
         return {

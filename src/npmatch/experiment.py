@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,20 +10,16 @@ from typing import Any
 
 import torch
 
-from npmatch.algorithms import Algorithm, find_algorithm
-from npmatch.augment import make_policy
-from npmatch.backbones import make_backbone
+from npmatch.algorithms import find_algorithm
+from npmatch.assembly import build_trainer
 from npmatch.config import (
     Config,
     differences,
     make_config,
     parse_overrides,
     read_config_file,
-    write_config,
 )
-from npmatch.data import Dataset, ImageSet, Sampler, Split, load_configured, make_split, make_stream
-from npmatch.draws import mix
-from npmatch.metrics import scores
+from npmatch.data import ImageSet, Split, load_configured
 from npmatch.predict import (
     ModelCard,
     evaluation_set,
@@ -37,19 +31,10 @@ from npmatch.predict import (
 from npmatch.recipes import FOLDER, recipe_layer
 from npmatch.report import RunRecord, gallery_indices, write_report
 from npmatch.training import (
-    EMA,
-    Checkpoints,
     Display,
-    Meter,
-    Recorder,
-    Trainer,
-    Update,
-    ViewMaker,
     read_records,
-    write_atomically,
 )
-from npmatch.types import NPMatchError, Prediction, Task
-from npmatch.version import __version__
+from npmatch.types import NPMatchError, Prediction
 
 Overrides = Mapping[str, Any] | Iterable[str]
 
@@ -135,15 +120,13 @@ def default_folder(config: Config) -> Path:
 
 
 def open_folder(folder: Path, config: Config, resume: bool, quiet: bool) -> Run | None:
-    """Makes the folder ready for this run; returns the run where it is finished already."""
+    """Refuses a folder that is not for this run; returns the run where it is finished already."""
     path = folder / "config.yaml"
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise NPMatchError(f"{folder}: not empty and not a run; choose another --out")
         if resume:
             Display("", 0, quiet).say(f"nothing to resume in {folder}: starting afresh")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_config(config, path)
         return None
     if not resume:
         raise NPMatchError(f"{folder}: holds a run already; add --resume to go on with it, or choose another --out")
@@ -177,137 +160,6 @@ def train_run(config: Config, folder: Path, device: torch.device, quiet: bool) -
     if held_out is not None and prediction is not None:
         write_run_report(folder, config, card, prediction, held_out)
     return Run(folder, final)
-
-
-def build_trainer(config: Config, folder: Path, device: torch.device, quiet: bool) -> tuple[Trainer, Evaluator]:
-    """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one."""
-    dataset = load_configured(config.data)
-    split = open_split(dataset, config, folder)
-    write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
-    algorithm = build_algorithm(config, dataset, split).to(device)
-    if device.type == "cuda":
-        algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.training.precision == "bfloat16" or (config.training.precision == "auto" and device.type == "cuda"):
-        algorithm.model.autocast = torch.bfloat16
-    if config.training.compile or (config.training.compile is None and device.type == "cuda"):
-        algorithm.model.backbone.compile(dynamic=False)
-    update = Update(algorithm, config.training)
-    card = make_card(config, dataset, split)
-    held_out = evaluation_set(dataset, split)
-    evaluator = Evaluator(algorithm, update.ema, held_out, card, device, config.training.eval_batch)
-    trainer = make_trainer(config, dataset, split, algorithm, update, evaluator, folder, device, quiet)
-    return trainer, evaluator
-
-
-@dataclass
-class Evaluator:
-    """The averaged model on the held-out images."""
-
-    algorithm: Algorithm
-    ema: EMA
-    held_out: ImageSet | None
-    card: ModelCard
-    device: torch.device
-    batch: int
-
-    def predict(self) -> Prediction | None:
-        """What it says of them; nothing where there are none."""
-        if self.held_out is None:
-            return None
-        self.algorithm.eval()
-        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
-            prediction = predict_store(self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch)
-        self.algorithm.train()
-        return prediction
-
-    def scores(self, prediction: Prediction | None) -> dict[str, float]:
-        """What that is worth."""
-        if self.held_out is None or prediction is None:
-            return {}
-        return scores(prediction, self.held_out.labels).asdict()
-
-    def __call__(self) -> dict[str, float]:
-        """Both, for the loop."""
-        return self.scores(self.predict())
-
-
-def make_trainer(
-    config: Config,
-    dataset: Dataset,
-    split: Split,
-    algorithm: Algorithm,
-    update: Update,
-    evaluate: Evaluator,
-    folder: Path,
-    device: torch.device,
-    quiet: bool,
-) -> Trainer:
-    """The loop and its parts, at the newest checkpoint where there is one."""
-    t = config.training
-    display = Display(config.recipe or config.data.source, t.iterations, quiet)
-    unlabeled = t.batch * t.unlabeled_ratio if algorithm.views.weak + algorithm.views.strong else 0
-    if unlabeled > len(split.unlabeled):
-        display.say(f"unlabelled batch: all {len(split.unlabeled)} images, as there are fewer than {unlabeled}")
-        unlabeled = len(split.unlabeled)
-    sampler = Sampler(config.seed, len(split.labeled), len(split.unlabeled), t.batch, unlabeled)
-    policy = make_policy(config.augment, dataset.train.images.shape, dataset.mean)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    latest = checkpoints.load_latest()
-    trainer = Trainer(
-        algorithm=algorithm,
-        update=update,
-        stream=make_stream(dataset, split, sampler, device, config.data.resident, workers=config.data.workers),
-        make_views=ViewMaker(policy, algorithm.views, dataset.mean, dataset.std),
-        meter=Meter(len(dataset.class_names), dataset.train.labels[split.unlabeled].to(device)),
-        recorder=Recorder(folder, resume_at=latest[0] if latest else None),
-        checkpoints=checkpoints,
-        display=display,
-        evaluate=evaluate,
-        config=t,
-        seed=config.seed,
-    )
-    if latest is not None:
-        trainer.restore(*latest)
-        display.say(f"resuming {folder} at step {trainer.step}")
-    return trainer
-
-
-def build_algorithm(config: Config, dataset: Dataset, split: Split) -> Algorithm:
-    """The algorithm with fresh weights, a function of the configuration and its seed."""
-    torch.manual_seed(mix(config.seed, "weights"))
-    task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
-    backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
-    return find_algorithm(config.name)(backbone, task, config.algorithm)
-
-
-def open_split(dataset: Dataset, config: Config, folder: Path) -> Split:
-    """The run's own split, the one the configuration names, or a fresh one; saved with the run."""
-    d, path = config.data, folder / "split.json"
-    if path.exists():
-        return Split.load(path, dataset)
-    if d.split is not None:
-        split = Split.load(Path(d.split), dataset)
-    else:
-        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
-    split.save(path)
-    return split
-
-
-def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
-    """What prediction needs to know beside the weights."""
-    channels, side, _ = dataset.train.images.shape
-    return ModelCard(
-        algorithm=config.name,
-        algorithm_config=config.nested()["algorithm"],
-        backbone_config=config.nested()["backbone"],
-        class_names=tuple(dataset.class_names),
-        channels=channels,
-        stored_side=side,
-        side=config.augment.size or side,
-        mean=dataset.mean,
-        std=dataset.std,
-        num_labeled=len(split.labeled),
-    )
 
 
 def write_run_report(
@@ -361,34 +213,6 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
         classifier.model, held_out.images, classifier.card, classifier.device, config.training.eval_batch
     )
     return Evaluation(config, classifier.card, held_out, prediction)
-
-
-def environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Versions, device and seed of a run."""
-    import torchvision
-
-    return {
-        "npmatch": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "seed": config.seed,
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    """The commit npmatch runs from, where it runs from a checkout."""
-    import subprocess
-
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
 
 
 def score_fields(record: Mapping[str, Any]) -> dict[str, float]:

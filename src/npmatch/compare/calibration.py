@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from npmatch.assembly import build_trainer
 from npmatch.config import Config
-from npmatch.experiment import build_trainer, choose_device, resolve_config
+from npmatch.experiment import choose_device, resolve_config
 from npmatch.types import NPMatchError
 
 WARM_UP = 5  # steps that are not timed: libraries choose their kernels, a graph is captured

@@ -11,6 +11,7 @@ LABELS = {
     "error": ("error", "{:.2f} %"),
     "trusted": ("trusted", "{:.0%}"),
     "pseudo_accuracy": ("pseudo-labels right", "{:.1%}"),
+    "foreign_trusted": ("foreign images trusted", "{:.0%}"),
     "loss_labeled": ("loss", "{:.3f}"),
     "loss_unlabeled": ("+", "{:.3f}"),
     "alpha": ("α", "{:.2f}"),

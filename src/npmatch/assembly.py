@@ -1,0 +1,206 @@
+"""A run's parts, put together from its configuration: data, views, algorithm, loop, evaluation."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npmatch.algorithms import Algorithm, find_algorithm
+from npmatch.augment import make_policy
+from npmatch.backbones import make_backbone
+from npmatch.config import Config, write_config
+from npmatch.data import Dataset, ImageSet, Sampler, Split, load_configured, make_split, make_stream
+from npmatch.draws import mix
+from npmatch.metrics import scores
+from npmatch.predict import ModelCard, evaluation_set, predict_store
+from npmatch.training import (
+    EMA,
+    Checkpoints,
+    Display,
+    Meter,
+    Recorder,
+    Trainer,
+    Update,
+    ViewMaker,
+    write_atomically,
+)
+from npmatch.types import NPMatchError, Prediction, Task, Views
+from npmatch.version import __version__
+
+
+@dataclass
+class Evaluator:
+    """The averaged model on the held-out images."""
+
+    algorithm: Algorithm
+    ema: EMA
+    held_out: ImageSet | None
+    card: ModelCard
+    device: torch.device
+    batch: int
+
+    def predict(self) -> Prediction | None:
+        """What it says of them; nothing where there are none."""
+        if self.held_out is None:
+            return None
+        self.algorithm.eval()
+        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
+            prediction = predict_store(self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch)
+        self.algorithm.train()
+        return prediction
+
+    def scores(self, prediction: Prediction | None) -> dict[str, float]:
+        """What that is worth."""
+        if self.held_out is None or prediction is None:
+            return {}
+        return scores(prediction, self.held_out.labels).asdict()
+
+    def __call__(self) -> dict[str, float]:
+        """Both, for the loop."""
+        return self.scores(self.predict())
+
+
+def build_trainer(config: Config, folder: Path, device: torch.device, quiet: bool) -> tuple[Trainer, Evaluator]:
+    """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one.
+
+    The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
+    """
+    t = config.training
+    dataset = load_configured(config.data)
+    split = find_split(dataset, config, folder)
+    algorithm = build_algorithm(config, dataset, split, device)
+    make_views = ViewMaker(
+        make_policy(config.augment, dataset.train.images.shape, dataset.mean),
+        algorithm.views,
+        dataset.mean,
+        dataset.std,
+    )
+    display = Display(config.recipe or config.data.source, t.iterations, quiet)
+    sampler = make_sampler(config, split, algorithm.views, display)
+    stream = make_stream(dataset, split, sampler, device, config.data.resident, workers=config.data.workers)
+    update = Update(algorithm, t)
+    evaluator = Evaluator(
+        algorithm,
+        update.ema,
+        evaluation_set(dataset, split),
+        make_card(config, dataset, split),
+        device,
+        t.eval_batch,
+    )
+    start_folder(folder, config, split, device)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    latest = checkpoints.load_latest()
+    trainer = Trainer(
+        algorithm=algorithm,
+        update=update,
+        stream=stream,
+        make_views=make_views,
+        meter=Meter(len(dataset.class_names), dataset.train.labels[split.unlabeled].to(device)),
+        recorder=Recorder(folder, resume_at=latest[0] if latest else None),
+        checkpoints=checkpoints,
+        display=display,
+        evaluate=evaluator,
+        config=t,
+        seed=config.seed,
+    )
+    if latest is not None:
+        trainer.restore(*latest)
+        display.say(f"resuming {folder} at step {trainer.step}")
+    return trainer, evaluator
+
+
+def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Algorithm:
+    """The algorithm with fresh weights, a function of the configuration and its seed."""
+    torch.manual_seed(mix(config.seed, "weights"))
+    task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
+    backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
+    algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
+    t, on_cuda = config.training, device.type == "cuda"
+    if on_cuda:
+        algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
+        algorithm.model.autocast = torch.bfloat16
+    if t.compile or (t.compile is None and on_cuda):
+        algorithm.model.backbone.compile(dynamic=False)
+    return algorithm
+
+
+def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
+    """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
+    t, available = config.training, len(split.unlabeled)
+    unlabeled = t.batch * t.unlabeled_ratio if views.weak + views.strong else 0
+    if unlabeled > available:
+        display.say(f"unlabelled batch: all {available} images, as there are fewer than {unlabeled}")
+        unlabeled = available
+    return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
+
+
+def find_split(dataset: Dataset, config: Config, folder: Path) -> Split:
+    """The run's own split, the one the configuration names, or a fresh one."""
+    d, own = config.data, folder / "split.json"
+    if own.exists():
+        return Split.load(own, dataset)
+    if d.split is not None:
+        return Split.load(Path(d.split), dataset)
+    return make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
+
+
+def start_folder(folder: Path, config: Config, split: Split, device: torch.device) -> None:
+    """What a run's folder holds from its first step on; config.yaml last, because it is what makes it a run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        split.save(folder / "split.json")
+        write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
+        write_config(config, folder / "config.yaml")
+    except OSError as error:
+        raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
+
+
+def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
+    """What prediction needs to know beside the weights."""
+    channels, side, _ = dataset.train.images.shape
+    return ModelCard(
+        algorithm=config.name,
+        algorithm_config=config.nested()["algorithm"],
+        backbone_config=config.nested()["backbone"],
+        class_names=tuple(dataset.class_names),
+        channels=channels,
+        stored_side=side,
+        side=config.augment.size or side,
+        mean=dataset.mean,
+        std=dataset.std,
+        num_labeled=len(split.labeled),
+    )
+
+
+def environment(config: Config, device: torch.device) -> dict[str, Any]:
+    """Versions, device and seed of a run."""
+    import torchvision
+
+    return {
+        "npmatch": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "seed": config.seed,
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit npmatch runs from, where it runs from a checkout."""
+    import subprocess
+
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
