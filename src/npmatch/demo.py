@@ -61,7 +61,7 @@ def label_spreading(dataset: Dataset, split_file: Path) -> dict[str, Any]:
     started = time.monotonic()
     with np.errstate(invalid="ignore"):  # points that no label reaches are 0/0, made uniform below
         model = LabelSpreading(kernel="knn", n_neighbors=7).fit(pixels, y)
-    raw = model.predict_proba(flat_pixels(dataset.test.images.take(torch.arange(len(dataset.test)))))
+        raw = model.predict_proba(flat_pixels(dataset.test.images.take(torch.arange(len(dataset.test)))))
     seconds = time.monotonic() - started
     probs = torch.from_numpy(np.nan_to_num(raw, nan=1 / raw.shape[1])).float()
     probs = probs / probs.sum(-1, keepdim=True)
