@@ -1,5 +1,8 @@
 """Configuration: layers, types, and errors that name the nearest valid choice."""
 
+import subprocess
+import sys
+
 import pytest
 
 from npmatch.config import differences, flatten, make_config, parse_overrides, read_config_file, write_config
@@ -110,3 +113,8 @@ def test_the_papers_figures_stand_beside_the_recipes():
         1.2,
         256,
     )
+
+
+def test_training_imports_without_pydantic():
+    code = "import sys; sys.modules['pydantic'] = None; import npmatch, npmatch.training, npmatch.assembly"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

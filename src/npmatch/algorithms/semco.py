@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import DBSCAN
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
@@ -128,6 +127,8 @@ def spread(embeddings: Tensor) -> Tensor:
 
 def group_classes(embeddings: Tensor, distance: float) -> Tensor:
     """K K: 1 / group size where two classes are of one group, by DBSCAN on cosine distance; a loner is a group."""
+    from sklearn.cluster import DBSCAN
+
     found = DBSCAN(eps=distance, min_samples=1, metric="cosine").fit(embeddings.double().numpy()).labels_
     group = torch.as_tensor(found)
     together = (group[:, None] == group).float()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torchvision import datasets
 
 from npmatch.data.images import ArrayImages
 from npmatch.types import Dataset, ImageSet, NPMatchError
@@ -15,7 +14,7 @@ from npmatch.types import Dataset, ImageSet, NPMatchError
 def read_stl10(root: Path) -> Dataset:
     """5,000 labelled and 100,000 unlabelled training images, 8,000 test images of 10 classes, 96×96."""
     wanted = "stl10_binary/ from https://cs.stanford.edu/~acoates/stl10"
-    train, test = (open_torchvision(datasets.STL10, root, wanted, split=split) for split in ("train+unlabeled", "test"))
+    train, test = (open_torchvision("STL10", root, wanted, split=split) for split in ("train+unlabeled", "test"))
     names = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
     mean, std = (0.4409, 0.4279, 0.3868), (0.2683, 0.2610, 0.2687)
     return Dataset("stl10", names, _image_set(train), _image_set(test), mean, std)
@@ -24,14 +23,17 @@ def read_stl10(root: Path) -> Dataset:
 def read_svhn(root: Path) -> Dataset:
     """73,257 training and 26,032 test images of house numbers' digits, 32×32; the label is the digit."""
     wanted = "train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers"
-    train, test = (open_torchvision(datasets.SVHN, root, wanted, split=split) for split in ("train", "test"))
+    train, test = (open_torchvision("SVHN", root, wanted, split=split) for split in ("train", "test"))
     names = tuple(str(digit) for digit in range(10))
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
     return Dataset("svhn", names, _image_set(train), _image_set(test), mean, std)
 
 
-def open_torchvision(cls: Any, root: Path, wanted: str, **part: Any) -> Any:
-    """One part of a torchvision data set, after its checksum test; `root` may also be the unpacked folder."""
+def open_torchvision(name: str, root: Path, wanted: str, **part: Any) -> Any:
+    """One part of torchvision's data set `name`, after its checksum test; `root` may also be the unpacked folder."""
+    from torchvision import datasets  # here, because it takes a second to import and most runs do without
+
+    cls = getattr(datasets, name)
     try:
         return cls(root.parent if root.name == getattr(cls, "base_folder", None) else root, **part)
     except RuntimeError as error:  # torchvision's word for files that are missing or fail their checksum

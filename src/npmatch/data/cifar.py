@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torchvision import datasets
 
 from npmatch.data.benchmarks import open_torchvision
 from npmatch.data.images import ArrayImages
@@ -32,7 +30,8 @@ class Layout:
     names_file: str
     label_bytes: int  # in front of the pixels; the last of them is the class
     class_names: tuple[str, ...]
-    torchvision: Any  # the class that reads the Python version
+    torchvision: str  # the class that reads the Python version
+    python_folder: str  # where that version lies
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -91,7 +90,7 @@ def _read_names(file: Path, default: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_pickled(root: Path, layout: Layout, train: bool) -> ImageSet:
-    folders = f"{layout.folder}/ or {layout.torchvision.base_folder}/"
+    folders = f"{layout.folder}/ or {layout.python_folder}/"
     wanted = f"{folders} from https://www.cs.toronto.edu/~kriz/cifar.html"
     found = open_torchvision(layout.torchvision, root, wanted, train=train)
     return ImageSet(
@@ -119,7 +118,8 @@ CIFAR10 = Layout(
     names_file="batches.meta.txt",
     label_bytes=1,
     class_names=tuple(_CIFAR10_NAMES.split()),
-    torchvision=datasets.CIFAR10,
+    torchvision="CIFAR10",
+    python_folder="cifar-10-batches-py",
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
@@ -132,7 +132,8 @@ CIFAR100 = Layout(
     names_file="fine_label_names.txt",
     label_bytes=2,  # the coarse class of 20, then the fine one of 100
     class_names=tuple(_CIFAR100_NAMES.split()),
-    torchvision=datasets.CIFAR100,
+    torchvision="CIFAR100",
+    python_folder="cifar-100-python",
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from npmatch.data.images import ArrayImages
 from npmatch.types import Dataset, ImageSet
@@ -13,6 +11,9 @@ from npmatch.types import Dataset, ImageSet
 
 def read_digits() -> Dataset:
     """1,437 training and 360 test images of ten digits, always the same ones."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     digits = load_digits()
     pixels = np.minimum(digits.images * 16, 255).astype(np.uint8)[:, None]  # 0…16 becomes 0, 16, …, 240, 255
     train, test = train_test_split(np.arange(len(pixels)), test_size=360, stratify=digits.target, random_state=0)
