@@ -53,18 +53,19 @@ def check_device(name: str | None) -> str | None:
 
 def score_table(scores: dict[str, Any]) -> Table:
     """The headline figures as one row."""
-    names = {
-        "error": "error",
-        "top5_error": "top-5 error",
-        "ece": "ECE",
-        "uce": "UCE",
-        "nll": "NLL",
-        "brier": "Brier",
+    columns = {
+        "error": ("error", "{:.2f} %"),
+        "top5_error": ("top-5 error", "{:.2f} %"),
+        "ece": ("ECE", "{:.2f} %"),
+        "uce": ("UCE", "{:.2f} %"),
+        "nll": ("NLL", "{:.3f}"),
+        "brier": ("Brier", "{:.3f}"),
+        "n": ("images", "{}"),
+        "seconds": ("seconds", "{:.0f}"),
     }
-    shown = {key: name for key, name in names.items() if key in scores}
-    table = Table(*shown.values(), "images", "seconds" if "seconds" in scores else "")
-    cells = [f"{scores[k]:.2f} %" if k in ("error", "top5_error", "ece", "uce") else f"{scores[k]:.3f}" for k in shown]
-    table.add_row(*cells, str(scores["n"]), f"{scores['seconds']:.0f}" if "seconds" in scores else "")
+    shown = [(name, form.format(scores[key])) for key, (name, form) in columns.items() if key in scores]
+    table = Table(*(name for name, _ in shown))
+    table.add_row(*(text for _, text in shown))
     return table
 
 

@@ -48,7 +48,9 @@ def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence):
     )
     p = torch.stack([head.infer(weak, noise_weak[t : t + 1])[0].softmax(-1) for t in range(10)]).mean(0)
     u = torch.distributions.Categorical(probs=p).entropy()
-    c = a.config = dataclasses.replace(a.config, max_entropy=float(u.median()))  # half of them are certain enough
+    c = a.config = dataclasses.replace(
+        a.config, max_entropy=float(u.detach().median())
+    )  # half of them are certain enough
     pseudo = p.argmax(-1)
     thresholds = a.curriculum.thresholds()
     keep = torch.tensor([bool(p[i].max() > thresholds[pseudo[i]] and u[i] < c.max_entropy) for i in range(len(p))])
