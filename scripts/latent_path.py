@@ -12,15 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from npmatch.config import make_config, read_config_file
-from npmatch.data import Split, load_configured
+from npmatch.experiment import open_held_out
 from npmatch.heads import NeuralProcessHead
 from npmatch.metrics import scores
-from npmatch.predict import evaluation_set, load, predict_store
+from npmatch.predict import load, predict_store
 
 
 def mean_latent(head: NeuralProcessHead) -> None:
@@ -54,18 +52,15 @@ CHANGES: dict[str, Callable[[NeuralProcessHead], None]] = {
 
 def main(folders: list[str]) -> None:
     """One row per change, averaged over the runs."""
+    runs = [(Path(folder), open_held_out(Path(folder))[1]) for folder in folders]
     table = Table("head", "error", "NLL", "UCE")
     for name, change in CHANGES.items():
         results = []
-        for folder in map(Path, folders):
+        for folder, held_out in runs:
             classifier = load(folder, "cpu")
             assert isinstance(classifier.model.head, NeuralProcessHead), f"{folder} is not an NP-Match run"
             change(classifier.model.head)
-            config = make_config({}, read_config_file(folder / "config.yaml"))
-            dataset = load_configured(config.data)
-            held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
-            assert held_out is not None
-            prediction = predict_store(classifier.model, held_out.images, classifier.card, torch.device("cpu"), 1024)
+            prediction = predict_store(classifier.model, held_out.images, classifier.card, classifier.device, 1024)
             results.append(scores(prediction, held_out.labels))
         error, nll, uce = (sum(getattr(r, key) for r in results) / len(results) for key in ("error", "nll", "uce"))
         table.add_row(name, f"{error:.2f} %", f"{nll:.3f}", f"{uce:.2f} %")

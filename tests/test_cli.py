@@ -57,6 +57,11 @@ def pictures(tmp_path):
         (["train", "digits-40", "--device", "tpu"], "--device tpu"),
         (["train", "digits-40", "--sed", "1"], "--sed"),
         (["evaluate", "nowhere"], "nowhere: no such run"),
+        pytest.param(
+            ["train", "digits-40", "--device", "cuda"],
+            "torch finds no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
         (["predict", "nowhere", "x.png", "-o", "out.csv"], "nowhere: no such run"),
         (["trian"], "trian"),
     ],

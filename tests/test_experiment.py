@@ -12,7 +12,7 @@ from npmatch.data import ImageSet, load_dataset
 from npmatch.training import InterruptedRunError, load_tensors, read_records
 from npmatch.training.loop import Trainer
 from npmatch.types import Dataset, NPMatchError
-from tiny import train_tiny
+from tiny import stop_tiny, train_tiny
 
 CLOCKS = ("seconds", "images_per_second")
 
@@ -131,17 +131,7 @@ def test_dropping_a_piece_of_state_breaks_the_resume(tiny_run, tmp_path, monkeyp
 
     monkeypatch.setattr(Trainer, "restore", forgetful)
     folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        stop = Trainer.take_step
-
-        def stopping(self, raw):
-            stop(self, raw)
-            if self.step == 12:
-                raise InterruptedRunError(self.step, 2)
-
-        patch.setattr(Trainer, "take_step", stopping)
-        with pytest.raises(InterruptedRunError):
-            train_tiny(folder)
+    stop_tiny(folder, 12)
     resumed = train_tiny(folder, resume=True)
     assert not same_run(resumed.folder, tiny_run.folder)
 
@@ -291,3 +281,9 @@ def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path,
     state, scalars = load_tensors(sorted((tmp_path / "run" / "checkpoints").iterdir())[-1])
     assert scalars["step"] == 14
     assert all(t.isfinite().all() for t in state.values() if t.is_floating_point())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_named(tiny_run):
+    with pytest.raises(NPMatchError, match="--device cpu"):
+        npmatch.load(tiny_run.folder, device="cuda")

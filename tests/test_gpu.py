@@ -7,9 +7,9 @@ import npmatch
 from npmatch.algorithms import ALGORITHMS
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.data import load_dataset
-from npmatch.training import InterruptedRunError, TrainingConfig, Update, load_tensors
+from npmatch.training import TrainingConfig, Update, load_tensors
 from npmatch.types import Batch
-from tiny import train_tiny
+from tiny import stop_tiny, train_tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -60,20 +60,8 @@ def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
     assert not different
 
 
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    from npmatch.training.loop import Trainer
-
-    take_step = Trainer.take_step
-
-    def stopping(self, raw):
-        take_step(self, raw)
-        if self.step == 12:
-            raise InterruptedRunError(self.step, 2)
-
-    monkeypatch.setattr(Trainer, "take_step", stopping)
-    with pytest.raises(InterruptedRunError):
-        train_tiny(tmp_path / "run", device="cuda", training__compile=False)
-    monkeypatch.setattr(Trainer, "take_step", take_step)
+def test_an_interrupted_run_goes_on(tmp_path):
+    stop_tiny(tmp_path / "run", 12, device="cuda", training__compile=False)
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
     straight = train_tiny(tmp_path / "straight", device="cuda", training__compile=False)
     assert resumed.scores["error"] == pytest.approx(straight.scores["error"], abs=3)

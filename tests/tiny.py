@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 import npmatch
+from npmatch.training import InterruptedRunError
+from npmatch.training.loop import Trainer
 
 TINY = {
     "training.iterations": 24,
@@ -26,3 +30,18 @@ def train_tiny(folder: Path, **changes) -> npmatch.Run:
     if keywords.get("algorithm", "npmatch") != "npmatch":
         settings = {key: value for key, value in settings.items() if not key.startswith("algorithm.")}
     return npmatch.fit("digits-40", out=folder, quiet=True, overrides=settings, **{"device": "cpu", **keywords})
+
+
+def stop_tiny(folder: Path, step: int, **changes) -> None:
+    """A run that ends after `step` steps without saving, as a crash would end it."""
+    take_step = Trainer.take_step
+
+    def stopping(self, raw):
+        take_step(self, raw)
+        if self.step == step:
+            raise InterruptedRunError(self.step, 2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "take_step", stopping)
+        with pytest.raises(InterruptedRunError):
+            train_tiny(folder, **changes)

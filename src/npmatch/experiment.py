@@ -22,6 +22,7 @@ from npmatch.config import (
 from npmatch.data import ImageSet, Split, load_configured
 from npmatch.predict import (
     ModelCard,
+    choose_device,
     evaluation_set,
     load,
     predict_store,
@@ -103,14 +104,6 @@ def fit(
         return finished
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return train_run(config, folder, chosen, quiet)
-
-
-def choose_device(name: str | None) -> torch.device:
-    """The device asked for; where none was, CUDA if there is one."""
-    chosen = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise NPMatchError("--device cuda: torch finds no CUDA device here; use --device cpu")
-    return chosen
 
 
 def default_folder(config: Config) -> Path:
@@ -201,6 +194,15 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
     """Loads a run's model and data again and predicts the held-out images."""
     folder = Path(folder)
     classifier = load(folder, device)
+    config, held_out = open_held_out(folder, data)
+    prediction = predict_store(
+        classifier.model, held_out.images, classifier.card, classifier.device, config.training.eval_batch
+    )
+    return Evaluation(config, classifier.card, held_out, prediction)
+
+
+def open_held_out(folder: Path, data: str | Path | None = None) -> tuple[Config, ImageSet]:
+    """A run's configuration and the images it is measured on, loaded again; `data` where they have moved."""
     config = make_config({}, read_config_file(folder / "config.yaml"))
     dataset = load_configured(config.data if data is None else replace(config.data, root=str(data)))
     held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
@@ -209,10 +211,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
             f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
             "test/<class>/ and give --data DIR"
         )
-    prediction = predict_store(
-        classifier.model, held_out.images, classifier.card, classifier.device, config.training.eval_batch
-    )
-    return Evaluation(config, classifier.card, held_out, prediction)
+    return config, held_out
 
 
 def score_fields(record: Mapping[str, Any]) -> dict[str, float]:

@@ -132,8 +132,15 @@ def load(folder: str | Path, device: str | None = None) -> Classifier:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Classifier(model, card, chosen)
+    return Classifier(model, card, choose_device(device))
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device asked for; where none was, CUDA if there is one."""
+    chosen = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise NPMatchError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    return chosen
 
 
 def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from npmatch.data.folders import is_image
+from npmatch.data.folders import walk_images
 from npmatch.predict import Classifier
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
@@ -26,9 +26,8 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
     """Files as given, and every image below the folders given, in a fixed order."""
     for path in map(Path, paths):
         if path.is_dir():
-            for where, folders, files in os.walk(path):
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
-                yield from (Path(where, name) for name in sorted(files) if is_image(name))
+            for where, names in walk_images(path):
+                yield from (Path(where, name) for name in names)
         elif path.exists():
             yield path
         else:

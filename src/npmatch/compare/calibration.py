@@ -16,7 +16,8 @@ import torch
 
 from npmatch.assembly import build_trainer
 from npmatch.config import Config
-from npmatch.experiment import choose_device, resolve_config
+from npmatch.experiment import resolve_config
+from npmatch.predict import choose_device
 from npmatch.types import NPMatchError
 
 WARM_UP = 5  # steps that are not timed: libraries choose their kernels, a graph is captured

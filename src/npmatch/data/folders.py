@@ -35,7 +35,11 @@ def read_folder(root: Path, size: int) -> Dataset:
             raise NPMatchError(f"{root / misspelt}: rename this folder to '{misspelt.replace('ll', 'l')}'")
     classes = class_folders(root / "labeled")
     labeled, labels = _list_classes(root / "labeled", classes)
-    unlabeled = list(_images_below(root / "unlabeled"))
+    unlabeled = [
+        os.path.join(os.path.relpath(where, root), name)
+        for where, names in walk_images(root / "unlabeled")
+        for name in names
+    ]
     train = image_set(root, labeled + unlabeled, labels + [-1] * len(unlabeled), size)
     test = None
     if (root / "test").is_dir():
@@ -84,12 +88,11 @@ def _list_classes(folder: Path, classes: list[str]) -> tuple[list[str], list[int
     return files, labels
 
 
-def _images_below(folder: Path) -> Iterator[str]:
-    """Every image in `folder` and its sub-folders, relative to `folder`'s parent, in a fixed order."""
+def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """`folder` and every folder below it, each with the names of its images, in a fixed order; hidden ones left out."""
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        inside = os.path.relpath(where, folder.parent)
-        yield from (os.path.join(inside, name) for name in sorted(files) if is_image(name))
+        yield where, sorted(name for name in files if is_image(name))
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
