@@ -1,0 +1,56 @@
+"""What a bench found: rows of a table, the ratios that are its claim, and where it was measured."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Column(NamedTuple):
+    """A key of the rows, its heading, and how a value is printed."""
+
+    key: str
+    heading: str
+    form: str = "{}"  # for str.format
+
+
+@dataclass
+class BenchResult:
+    """Rows measured in one run."""
+
+    name: str  # the word after `npmatch bench`
+    about: str  # one line: what was measured, of what size
+    columns: list[Column]
+    rows: list[dict[str, Any]]
+    ratios: dict[str, float] = field(default_factory=dict)  # "one step: eager fp32 / ours" → 10.2
+    notes: list[str] = field(default_factory=list)  # what a reader must know to take the figures rightly
+    device: str = "cpu"
+
+    def cells(self) -> list[list[str]]:
+        """The table's text; nothing where a row has no such value."""
+        return [
+            ["" if row.get(c.key) is None else c.form.format(row[c.key]) for c in self.columns] for row in self.rows
+        ]
+
+    def asdict(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "bench": self.name,
+            "about": self.about,
+            "device": device_name(self.device),
+            "rows": self.rows,
+            "ratios": self.ratios,
+            "notes": self.notes,
+        }
+
+
+def device_name(device: str) -> str:
+    """The machine in words."""
+    import os
+
+    import torch
+
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    return f"{os.cpu_count()} {platform.machine()} cores, torch {torch.__version__}"

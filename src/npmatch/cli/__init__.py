@@ -1,0 +1,53 @@
+"""The command line: verbs → functions. A token containing `=` is a configuration override."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from npmatch.cli import bench, compare, predict, train
+from npmatch.cli.shared import fail
+from npmatch.types import NPMatchError
+
+# Newer versions of typer carry click inside themselves: its exceptions are reached through typer's own names.
+UsageProblem: Any = typer.BadParameter.__mro__[2]  # click.ClickException
+
+app = typer.Typer(
+    help="From a folder of images of which a few are labelled to a classifier that says how sure it is.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+app.command()(train.train)
+app.command()(predict.evaluate)
+app.command()(predict.predict)
+app.command()(compare.compare)
+app.command()(compare.sweep)
+app.command()(compare.recipes)
+app.add_typer(bench.app, name="bench")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
+    from npmatch.training.interrupt import InterruptedRunError
+
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=arguments, prog_name="npmatch", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except UsageProblem as error:
+        return fail(error.format_message())
+    except NPMatchError as error:
+        return fail(str(error))
+    except InterruptedRunError as stopped:
+        fail(f"{stopped}; its state is saved, add --resume to the same command to go on")
+        return stopped.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+
+
+def console_script() -> None:
+    """The `npmatch` command."""
+    sys.exit(main())

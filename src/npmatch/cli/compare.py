@@ -1,0 +1,124 @@
+"""Many runs: `compare`, `sweep`, and the `recipes` they start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from npmatch.cli.shared import (
+    DataOption,
+    DeviceOption,
+    FirstSeedOption,
+    IterationsOption,
+    JobsOption,
+    JsonOption,
+    MinutesOption,
+    OutOption,
+    SeedsOption,
+    WordsArgument,
+    check_device,
+    print_json,
+    print_rows,
+    recipe_and_settings,
+    telling_of_a_stop,
+)
+
+
+def compare(
+    words: WordsArgument,
+    out: OutOption = None,
+    algorithms: Annotated[
+        str, typer.Option("--algorithms", help="all, or names such as fixmatch,npmatch,npmatch[divergence=kl]")
+    ] = "all",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeedOption = 0,
+    budget_iterations: IterationsOption = None,
+    budget_minutes: MinutesOption = None,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Many methods with many seeds on equal splits: one table, one report. Again to go on or to add to it."""
+    import npmatch.compare
+
+    recipe, overrides = recipe_and_settings(words)
+    out = out or Path("runs") / f"compare-{recipe or 'folder'}"
+    with telling_of_a_stop():
+        rows = npmatch.compare.compare(
+            recipe,
+            algorithms=algorithms,
+            out=out,
+            seeds=seeds,
+            first_seed=first_seed,
+            budget_iterations=budget_iterations,
+            budget_minutes=budget_minutes,
+            data=data,
+            overrides=overrides,
+            jobs=jobs,
+            device=check_device(device),
+        )
+    print_rows(rows, out, as_json)
+
+
+def sweep(
+    words: WordsArgument,
+    out: OutOption = None,
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", help="A name, a variant, or package.module:Class.")
+    ] = "npmatch",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeedOption = 0,
+    budget_iterations: IterationsOption = None,
+    budget_minutes: MinutesOption = None,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One key with several values, algorithm.samples=1,5,10: a table, and a figure of the error against it."""
+    import npmatch.compare
+
+    recipe, overrides = recipe_and_settings(words)
+    key, values, others = npmatch.compare.parse_sweep(overrides)
+    out = out or Path("runs") / f"sweep-{recipe or 'folder'}-{key}"
+    with telling_of_a_stop():
+        rows = npmatch.compare.sweep(
+            recipe,
+            key=key,
+            values=values,
+            algorithm=algorithm,
+            out=out,
+            seeds=seeds,
+            first_seed=first_seed,
+            budget_iterations=budget_iterations,
+            budget_minutes=budget_minutes,
+            data=data,
+            overrides=others,
+            jobs=jobs,
+            device=check_device(device),
+        )
+    print_rows(rows, out, as_json, heading=key)
+
+
+def recipes(as_json: JsonOption = False) -> None:
+    """The named recipes, with the paper's error beside each."""
+    from npmatch.recipes import RECIPES
+
+    if as_json:
+        rows = [
+            {"name": r.name, "about": r.about, "paper_error": r.paper_error, "settings": r.settings}
+            for r in RECIPES.values()
+        ]
+        print_json({"recipes": rows})
+        return
+    table = Table("recipe", "what", "NP-Match in the paper")
+    for recipe in RECIPES.values():
+        mean, deviation = recipe.paper_error.get("npmatch", (None, None))
+        cell = "" if mean is None else f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}") + " %"
+        table.add_row(recipe.name, recipe.about, cell)
+    Console().print(table)
