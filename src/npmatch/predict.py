@@ -167,10 +167,22 @@ def predict_batch(
     model: nn.Module | Callable[[Tensor], Prediction], images: Tensor, card: ModelCard, device: torch.device
 ) -> Prediction:
     """What the model says of uint8 images N C H W, on the CPU."""
+    prediction: Prediction = model(as_network_input(images, card, device))
+    return prediction.to("cpu")
+
+
+@torch.no_grad()
+def describe_batch(model: Model, images: Tensor, card: ModelCard, device: torch.device) -> tuple[Prediction, Tensor]:
+    """What the model says of uint8 images N C H W, and the features N F it says it from, on the CPU."""
+    prediction, features = model.describe(as_network_input(images, card, device))
+    return prediction.to("cpu"), features.cpu()
+
+
+def as_network_input(images: Tensor, card: ModelCard, device: torch.device) -> Tensor:
+    """uint8 N C H W → the middle of each, normalised, on the device."""
     margin = (card.stored_side - card.side) // 2
     middle = images.to(device)[..., margin : margin + card.side, margin : margin + card.side]
-    prediction: Prediction = model(normalize(middle, card.mean, card.std))
-    return prediction.to("cpu")
+    return normalize(middle, card.mean, card.std)
 
 
 def predict_store(
@@ -183,6 +195,14 @@ def predict_store(
     """What the model says of a whole store, batch after batch."""
     batches = iterate_images(images, batch_size)
     return Prediction.cat([predict_batch(model, batch, card, device) for batch in batches])
+
+
+def describe_store(
+    model: Model, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
+) -> tuple[Prediction, Tensor]:
+    """Predictions and features N F of a whole store, batch after batch."""
+    parts = [describe_batch(model, batch, card, device) for batch in iterate_images(images, batch_size)]
+    return Prediction.cat([prediction for prediction, _ in parts]), torch.cat([features for _, features in parts])
 
 
 def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:

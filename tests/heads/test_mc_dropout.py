@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from npmatch.algorithms import find_algorithm
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.heads.mc_dropout import DropoutHead, MCDropout, MCDropoutModel, _in_pass
+from npmatch.types import Task
 
 
 def model(dropout: float = 0.3, samples: int = 6, name: str = "cnn", channels: int = 1) -> MCDropoutModel:
@@ -144,3 +146,14 @@ def test_a_rebuilt_model_takes_the_saved_weights():
     assert not torch.equal(other(x).probs, m(x).probs)
     other.load_state_dict(m.state_dict())
     assert torch.equal(other(x).probs, m(x).probs)
+
+
+def test_features_come_with_the_prediction() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 1, 8, 8)
+    for algorithm in ("ups", "npmatch", "fixmatch"):
+        cls = find_algorithm(algorithm)
+        model = cls.make_model(make_backbone(BackboneConfig(), 1), Task(("a", "b"), 2, 2), cls.Config()).eval()
+        prediction, features = model.describe(x)
+        assert torch.equal(prediction.probs, model(x).probs)
+        assert torch.equal(features, model.features(x))

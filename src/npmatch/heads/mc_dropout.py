@@ -83,6 +83,10 @@ class MCDropoutModel(Model):
         logits: Tensor = self.head(self.features(x))
         return logits
 
+    def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
+        """N C H W → what the model says, and the features N F of a pass without dropout."""
+        return self(x), self.features(x)
+
     def forward(self, x: Tensor) -> Prediction:
         """Average of the T predictions, its entropy, and the samples' disagreement about it."""
         passes = []

@@ -55,6 +55,11 @@ class Model(nn.Module):
         f_x, f_strong = torch.split(self.features(torch.cat([x, strong])), [len(x), len(strong)])
         return f_x, f_weak, f_strong
 
+    def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
+        """N C H W → what the model says, and the features N F it says it from."""
+        f = self.features(x)
+        return self.head.predict(f), f  # type: ignore[operator]
+
     def forward(self, x: Tensor) -> Prediction:
         """N C H W → what the model says."""
         prediction: Prediction = self.head.predict(self.features(x))  # type: ignore[operator]
