@@ -25,6 +25,8 @@ from npmatch.training import (
     Meter,
     Recorder,
     Trainer,
+    Unrecorded,
+    Unsaved,
     Update,
     ViewMaker,
     write_atomically,
@@ -70,9 +72,25 @@ def build_trainer(config: Config, folder: Path, device: torch.device, quiet: boo
 
     The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
     """
-    t = config.training
     dataset = load_configured(config.data)
     split = find_split(dataset, config, folder)
+    display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
+    trainer, evaluator = assemble(config, dataset, split, device, display)
+    start_folder(folder, config, split, device)
+    trainer.checkpoints = Checkpoints(folder / "checkpoints")
+    latest = trainer.checkpoints.load_latest()
+    trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
+    if latest is not None:
+        trainer.restore(*latest)
+        display.say(f"resuming {folder} at step {trainer.step}")
+    return trainer, evaluator
+
+
+def assemble(
+    config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display
+) -> tuple[Trainer, Evaluator]:
+    """The loop at its first step, on data in memory; it leaves nothing on disk."""
+    t = config.training
     algorithm = build_algorithm(config, dataset, split, device)
     make_views = ViewMaker(
         make_policy(config.augment, dataset.train.images.shape, dataset.mean),
@@ -80,7 +98,6 @@ def build_trainer(config: Config, folder: Path, device: torch.device, quiet: boo
         dataset.mean,
         dataset.std,
     )
-    display = Display(config.recipe or config.data.source, t.iterations, quiet)
     sampler = make_sampler(config, split, algorithm.views, display)
     stream = make_stream(dataset, split, sampler, device, config.data.resident, workers=config.data.workers)
     update = Update(algorithm, t)
@@ -92,25 +109,19 @@ def build_trainer(config: Config, folder: Path, device: torch.device, quiet: boo
         device,
         t.eval_batch,
     )
-    start_folder(folder, config, split, device)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    latest = checkpoints.load_latest()
     trainer = Trainer(
         algorithm=algorithm,
         update=update,
         stream=stream,
         make_views=make_views,
         meter=Meter(len(dataset.class_names), dataset.train.labels[split.unlabeled].to(device)),
-        recorder=Recorder(folder, resume_at=latest[0] if latest else None),
-        checkpoints=checkpoints,
+        recorder=Unrecorded(),
+        checkpoints=Unsaved(),
         display=display,
         evaluate=evaluator,
         config=t,
         seed=config.seed,
     )
-    if latest is not None:
-        trainer.restore(*latest)
-        display.say(f"resuming {folder} at step {trainer.step}")
     return trainer, evaluator
 
 

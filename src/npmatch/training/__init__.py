@@ -1,13 +1,13 @@
 """The loop and what it turns: update, averages, checkpoints, logs, display."""
 
-from npmatch.training.checkpoint import Checkpoints, load_tensors, save_tensors, write_atomically
+from npmatch.training.checkpoint import Checkpoints, Unsaved, load_tensors, save_tensors, write_atomically
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
 from npmatch.training.ema import EMA
 from npmatch.training.interrupt import InterruptedRunError
 from npmatch.training.loop import Trainer, ViewMaker
 from npmatch.training.meter import Meter
-from npmatch.training.recorder import Recorder, read_records
+from npmatch.training.recorder import Recorder, Unrecorded, read_records
 from npmatch.training.update import Update
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Recorder",
     "Trainer",
     "TrainingConfig",
+    "Unrecorded",
+    "Unsaved",
     "Update",
     "ViewMaker",
     "load_tensors",

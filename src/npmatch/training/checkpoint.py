@@ -58,7 +58,7 @@ class Checkpoints:
         """Nothing is created before the first save."""
         self.folder = folder
 
-    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> Path:
+    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Writes the state after `step` steps and forgets all but the newest ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step-{step:08d}.safetensors"
@@ -66,7 +66,6 @@ class Checkpoints:
         save_tensors(path, tensors, {"step": step})
         for old in self.paths()[:-KEPT]:
             old.unlink()
-        return path
 
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first."""
@@ -83,3 +82,17 @@ class Checkpoints:
             part, _, key = name.partition("/")
             parts.setdefault(part, {})[key] = tensor
         return int(scalars["step"]), parts
+
+
+class Unsaved(Checkpoints):
+    """Checkpoints that are not kept, for training that leaves no files."""
+
+    def __init__(self) -> None:
+        """Has no folder."""
+
+    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Forgets the state."""
+
+    def paths(self) -> list[Path]:
+        """None."""
+        return []

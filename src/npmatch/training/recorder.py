@@ -37,6 +37,20 @@ class Recorder:
         self.writer.close()  # type: ignore[no-untyped-call]
 
 
+class Unrecorded(Recorder):
+    """A log that is not kept, for training that leaves no files."""
+
+    def __init__(self) -> None:
+        """Nothing is opened."""
+        self.seconds_before = 0.0
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Forgets the line."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a last line torn by a crash is left out."""
     path = folder / "metrics.jsonl"
