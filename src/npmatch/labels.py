@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,7 +93,7 @@ class LabelBook:
             write_atomically(self.path, given_as_csv(self._labels))
             self._seen = self._stamp()
 
-    def _change(self, labels: dict[str, str] | dict[str, str | None]) -> None:
+    def _change(self, labels: Mapping[str, str | None]) -> None:
         with self._lock:
             self._refresh()
             self._undo.append({name: self._labels.get(name) for name in labels})
