@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from npmatch.cli import bench, compare, predict, train
+from npmatch.cli import bench, compare, export, predict, train
 from npmatch.cli.shared import fail
 from npmatch.types import NPMatchError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(predict.evaluate)
 app.command()(predict.predict)
+app.command()(export.export)
 app.command()(compare.compare)
 app.command()(compare.sweep)
 app.command()(compare.recipes)
