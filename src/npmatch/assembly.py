@@ -31,6 +31,7 @@ from npmatch.training import (
     ViewMaker,
     write_atomically,
 )
+from npmatch.training.compilation import compile_step, is_compiled
 from npmatch.types import NPMatchError, Prediction, Task, Views
 from npmatch.version import __version__
 
@@ -122,6 +123,8 @@ def assemble(
         config=t,
         seed=config.seed,
     )
+    if is_compiled(t, device):
+        compile_step(trainer)
     return trainer, evaluator
 
 
@@ -136,8 +139,6 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
         algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
         algorithm.model.autocast = torch.bfloat16
-    if t.compile or (t.compile is None and on_cuda):
-        algorithm.model.backbone.compile(dynamic=False)
     return algorithm
 
 

@@ -24,7 +24,7 @@ class TrainingConfig:
     ema: float = 0.999  # decay of the averaged weights that evaluation and prediction use
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on CUDA
     graph: bool | None = None  # the step as one captured CUDA graph; None: on CUDA
-    compile: bool | None = None  # the backbone through torch.compile; None: on CUDA
+    compile: bool | None = None  # views and loss through torch.compile; None: on CUDA, from 5000 iterations on
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000

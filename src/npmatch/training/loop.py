@@ -57,7 +57,7 @@ class Trainer:
     algorithm: Algorithm
     update: Update
     stream: Stream
-    make_views: ViewMaker
+    make_views: Callable[[RawBatch], Batch]  # a ViewMaker, compiled or not
     meter: Meter
     recorder: Recorder
     checkpoints: Checkpoints

@@ -1,0 +1,32 @@
+"""Which parts of a step go through torch.compile, and when that is worth its minute."""
+
+from __future__ import annotations
+
+import torch
+
+from npmatch.algorithms.base import Algorithm
+from npmatch.training.config import TrainingConfig
+from npmatch.training.loop import Trainer
+
+# Compiling takes about a minute and saves some milliseconds a step: a short run ends sooner without.
+WORTH_COMPILING = 5000  # iterations
+
+OPTIONS: dict[str, str | int | bool] = {"fallback_random": True}  # torch's own draws: a compiled step draws alike
+
+
+def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
+    """Whether a run compiles: as it is told, else on CUDA when it is long enough."""
+    if config.compile is not None:
+        return config.compile
+    return device.type == "cuda" and config.iterations >= WORTH_COMPILING
+
+
+def compile_step(trainer: Trainer) -> None:
+    """Views become one kernel where they were hundreds; so does what surrounds the convolutions in a loss."""
+    torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest kernel is looked for once
+    trainer.make_views = torch.compile(trainer.make_views.__call__, dynamic=False, options=OPTIONS)
+    algorithm = trainer.algorithm
+    if type(algorithm).train_step is Algorithm.train_step:
+        algorithm.loss = torch.compile(algorithm.loss, dynamic=False, options=OPTIONS)  # type: ignore[method-assign]
+    else:  # several updates in one step: only what all of them call is compiled
+        algorithm.model.backbone.compile(dynamic=False, options=OPTIONS)
