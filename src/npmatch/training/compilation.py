@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from npmatch.algorithms.base import Algorithm
@@ -11,7 +13,7 @@ from npmatch.training.loop import Trainer
 # Compiling takes about a minute and saves some milliseconds a step: a short run ends sooner without.
 WORTH_COMPILING = 5000  # iterations
 
-OPTIONS: dict[str, str | int | bool] = {"fallback_random": True}  # torch's own draws: a compiled step draws alike
+OPTIONS: dict[str, Any] = {"fallback_random": True}  # torch's own draws: a compiled step draws alike
 
 
 def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
