@@ -26,7 +26,8 @@ def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
 def compile_step(trainer: Trainer) -> None:
     """Views become one kernel where they were hundreds; so does what surrounds the convolutions in a loss."""
     torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest kernel is looked for once
-    trainer.make_views = torch.compile(trainer.make_views.__call__, dynamic=False, options=OPTIONS)
+    views: Any = trainer.make_views
+    trainer.make_views = torch.compile(views.__call__, dynamic=False, options=OPTIONS)
     algorithm = trainer.algorithm
     if type(algorithm).train_step is Algorithm.train_step:
         algorithm.loss = torch.compile(algorithm.loss, dynamic=False, options=OPTIONS)  # type: ignore[method-assign]
