@@ -39,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         result = command.main(args=arguments, prog_name="npmatch", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UsageProblem as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group of verbs without a verb: its help, as it stands
+            sys.stderr.write(error.format_message() + "\n")
+            return 2
         return fail(error.format_message())
     except NPMatchError as error:
         return fail(str(error))
