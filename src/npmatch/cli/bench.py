@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +12,71 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.bench import BenchResult
-from npmatch.cli.shared import print_json
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device, print_json, recipe_and_settings
 
 app = typer.Typer(help="The measured claims, each a ratio from one run.", no_args_is_help=True)
 
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write a figure: FILE.png, .svg or .pdf.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Turns that each variant is measured in.")]
+
+
+class Precision(StrEnum):
+    """Of a network's arithmetic."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
 
 
 @app.callback()
 def bench() -> None:
     """The measured claims, each a ratio from one run."""
+
+
+@app.command()
+def step(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="For example: backbone.name=wrn-28-8")
+    ] = None,
+    peak_tflops: Annotated[
+        float, typer.Option("--peak-tflops", help="What the device can do; 800 is about an H200's in bfloat16.")
+    ] = 800.0,
+    rounds: RoundsOption = 7,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A training step against plain eager PyTorch, and NP-Match's against FixMatch's."""
+    from npmatch.bench.figure import check_plot, draw_bars
+    from npmatch.bench.step import bench_step
+
+    check_plot(plot)
+    recipe, settings = recipe_and_settings(words or [])
+    result = bench_step(recipe, settings, check_device(device), peak_tflops, rounds)
+    if plot:
+        draw_bars(plot, {row["variant"]: row["milliseconds"] for row in result.rows}, "milliseconds a step")
+    show(result, as_json)
+
+
+@app.command()
+def uncertainty(
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="Of the networks; npmatch predict uses float32.")
+    ] = Precision.float32,
+    steps: Annotated[bool, typer.Option("--steps/--no-steps", help="UPS's training step against NP-Match's.")] = True,
+    rounds: RoundsOption = 5,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The cost of a prediction's uncertainty: NP-Match against MC dropout, T from 1 to 100."""
+    from npmatch.bench.figure import check_plot
+    from npmatch.bench.uncertainty import bench_uncertainty, plot_uncertainty
+
+    check_plot(plot)
+    result = bench_uncertainty(check_device(device), precision.value, steps, rounds)
+    if plot:
+        plot_uncertainty(result, plot)
+    show(result, as_json)
 
 
 def show(result: BenchResult, as_json: bool) -> None:

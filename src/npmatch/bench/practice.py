@@ -1,0 +1,85 @@
+"""Training without files: random images in the shape of a real set, and a trainer on them as in any run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npmatch.algorithms import find_algorithm
+from npmatch.assembly import assemble
+from npmatch.config import Config
+from npmatch.data import ArrayImages, RawBatch, make_split
+from npmatch.experiment import resolve_config
+from npmatch.training import Display, Trainer
+from npmatch.types import Dataset, ImageSet, ImageStore, NoSuchChoiceError
+
+# Of each source whose recipes can be practised: classes, channels, side, and how many images stand for the set.
+SHAPES = {
+    "digits": (10, 1, 8, 1437),
+    "mnist": (10, 1, 28, 60_000),
+    "fashion-mnist": (10, 1, 28, 60_000),
+    "cifar10": (10, 3, 32, 50_000),
+    "cifar100": (100, 3, 32, 50_000),
+    "svhn": (10, 3, 32, 50_000),
+    "stl10": (10, 3, 96, 10_000),
+    "imagenet": (1000, 3, 256, 2_000),
+}
+
+
+def practice_config(recipe: str, algorithm: str, words: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
+    """A recipe's configuration under a user's words and a variant's settings.
+
+    Of the words about an algorithm, those that this one does not know are left out: they were meant for another.
+    """
+    known = {f"algorithm.{field.name}" for field in dataclasses.fields(find_algorithm(algorithm).Config)}
+    mine = {key: value for key, value in words.items() if not key.startswith("algorithm.") or key in known}
+    return resolve_config(recipe, algorithm=algorithm, overrides={**mine, **settings})
+
+
+def practice_dataset(config: Config) -> Dataset:
+    """Random images and labels in the shape of the configured source."""
+    if config.data.source not in SHAPES:
+        raise NoSuchChoiceError("source to practise on", config.data.source, list(SHAPES))
+    classes, channels, side, count = SHAPES[config.data.source]
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, channels, side, side)
+    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    return labelled(ArrayImages(pixels), classes)
+
+
+def labelled(images: ImageStore, classes: int) -> Dataset:
+    """The images with labels that go round the classes."""
+    channels = images.shape[0]
+    labels = torch.arange(len(images)) % classes
+    names = tuple(f"class {number}" for number in range(classes))
+    return Dataset("practice", names, ImageSet(images, labels), None, (0.5,) * channels, (0.25,) * channels)
+
+
+@dataclass
+class Practice:
+    """A trainer at its first step, called for one step after another exactly as the loop does."""
+
+    trainer: Trainer
+    batches: Iterator[RawBatch]
+
+    def __call__(self) -> None:
+        """The next batch, and a step on it."""
+        self.trainer.take_step(next(self.batches))
+
+    @property
+    def images(self) -> int:
+        """Of one step, before augmentation."""
+        c = self.trainer.config
+        return c.batch * (1 + c.unlabeled_ratio)
+
+
+def practise(config: Config, dataset: Dataset, device: torch.device) -> Practice:
+    """A run without files on `dataset`."""
+    split = make_split(dataset, config.data.labels, config.seed)
+    trainer, _ = assemble(config, dataset, split, device, Display("", 0, quiet=True))
+    trainer.algorithm.train()
+    return Practice(trainer, trainer.stream.batches(0, config.training.iterations))

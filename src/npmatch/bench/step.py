@@ -1,0 +1,157 @@
+"""A whole training step against the same computation in plain PyTorch, and NP-Match's against FixMatch's.
+
+Each variant is a trainer as in any run, on random images: views drawn on the device, forward, backward, clipping,
+optimiser, averaged weights, banks, curriculum and log. They take turns, so their ratios are of one run.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from npmatch.bench.floor import step_flops
+from npmatch.bench.practice import Practice, practice_config, practice_dataset, practise
+from npmatch.bench.result import BenchResult, Column
+from npmatch.bench.timing import interleaved, seconds_per_call, tell
+from npmatch.config import Config, parse_overrides
+from npmatch.experiment import resolve_config
+from npmatch.predict import choose_device
+from npmatch.types import Dataset
+
+EAGER = {"training.graph": False, "training.compile": False}
+COLUMNS = [
+    Column("variant", "step"),
+    Column("milliseconds", "ms", "{:.2f}"),
+    Column("images_per_second", "images/s", "{:,.0f}"),
+    Column("floor_share", "share of the arithmetic floor", "{:.1%}"),
+    Column("peak_gib", "peak memory, GiB", "{:.2f}"),
+    Column("reserved_gib", "reserved, GiB", "{:.2f}"),
+    Column("ready_seconds", "ready after, s", "{:.0f}"),
+]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of taking the step."""
+
+    name: str
+    config: Config
+
+
+def bench_step(
+    recipe: str | None = None,
+    overrides: Iterable[str] = (),
+    device: str | None = None,
+    peak_tflops: float = 800.0,
+    rounds: int = 7,
+) -> BenchResult:
+    """`peak_tflops` is what the device can do in the precision of our step, for the share of the floor."""
+    chosen = choose_device(device)
+    on_cuda = chosen.type == "cuda"
+    recipe = recipe or ("cifar10-250" if on_cuda else "digits-40")
+    variants = step_variants(recipe, list(overrides), on_cuda)
+    config = variants[0].config
+    dataset = practice_dataset(config)
+    seconds, rows = time_steps(variants, dataset, chosen, rounds)
+    flops = step_flops(config, dataset.train.images.shape)
+    if on_cuda:
+        for row in rows:
+            row["floor_share"] = flops / (peak_tflops * 1e12) / (row["milliseconds"] / 1000)
+    ours, *others = (variant.name for variant in variants)
+    ratios = {f"{name} / {ours}": seconds[name] / seconds[ours] for name in others if name != "fixmatch"}
+    if "fixmatch" in seconds:
+        ratios[f"{ours} / fixmatch"] = seconds[ours] / seconds["fixmatch"]
+    weak_norm = getattr(config.algorithm, "weak_norm", "joint")
+    t = config.training
+    return BenchResult(
+        name="step",
+        about=f"One training step: {recipe}, {config.backbone.name}, B {t.batch}, μ {t.unlabeled_ratio}, "
+        f"weak views {weak_norm}, random images {'×'.join(map(str, dataset.train.images.shape))}",
+        columns=COLUMNS,
+        rows=rows,
+        ratios=ratios,
+        notes=[*_notes(flops, peak_tflops, on_cuda), *([] if on_cuda else [ON_CPU])],
+        device=str(chosen),
+    )
+
+
+ON_CPU = (
+    "On the CPU a step is neither compiled nor captured, so ours is plain eager float32; without a RECIPE the small "
+    "network of digits-40 stands for the paper's. Compare with the rest on a GPU."
+)
+
+
+def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]:
+    """Ours first, then FixMatch the same way, then the plain ways."""
+    given = parse_overrides(words)
+    name = resolve_config(recipe, overrides=given).name  # every word is one that this algorithm knows
+    ways: list[tuple[str, str, dict[str, Any]]] = [(name, name, {})]
+    if name != "fixmatch":
+        ways.append(("fixmatch", "fixmatch", {}))
+    ways.append((f"{name}, eager bfloat16", name, {**EAGER, "training.precision": "bfloat16"}))
+    if on_cuda:
+        ways.append((f"{name}, eager float32", name, {**EAGER, "training.precision": "float32"}))
+    return [
+        Variant(label, practice_config(recipe, algorithm, given, {**settings, "training.iterations": 2**20}))
+        for label, algorithm, settings in ways
+    ]
+
+
+def time_steps(
+    variants: list[Variant], dataset: Dataset, device: torch.device, rounds: int = 7
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Seconds of each variant's step, and a row of the table for each."""
+    runs: dict[str, Practice] = {}
+    rows = []
+    # Each variant compiles the same functions for itself: without more room the later ones would silently run eagerly.
+    with torch._dynamo.config.patch(recompile_limit=128):
+        for variant in variants:
+            runs[variant.name], row = _prepare(variant, dataset, device)
+            rows.append(row)
+        seconds = interleaved(runs, str(device), rounds)
+    for row in rows:
+        name = row["variant"]
+        row["milliseconds"] = 1000 * seconds[name]
+        row["images_per_second"] = runs[name].images / seconds[name]
+        tell(f"{name}: {row['milliseconds']:.2f} ms a step, {row['images_per_second']:,.0f} images/s")
+    return seconds, rows
+
+
+def _prepare(variant: Variant, dataset: Dataset, device: torch.device) -> tuple[Practice, dict[str, Any]]:
+    """The variant after its first steps, in which it is compiled and captured, and what memory that took."""
+    started = time.perf_counter()
+    on_cuda = device.type == "cuda"
+    before = reserved = 0
+    if on_cuda:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        before, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    run = practise(variant.config, dataset, device)
+    run()
+    ready = time.perf_counter() - started
+    seconds = seconds_per_call(run, str(device), repeats=3, calls=3)
+    row: dict[str, Any] = {"variant": variant.name, "ready_seconds": ready}
+    if on_cuda:
+        row["peak_gib"] = (torch.cuda.max_memory_allocated(device) - before) / 2**30
+        row["reserved_gib"] = (torch.cuda.memory_reserved(device) - reserved) / 2**30
+    memory = f", {row['peak_gib']:.2f} GiB" if on_cuda else ""
+    tell(f"{variant.name}: ready after {ready:.0f} s, about {1000 * seconds:.2f} ms a step{memory}")
+    return run, row
+
+
+def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:
+    counted = f"The backbone's arithmetic is {flops / 1e9:,.1f} GFLOP a step"
+    if not on_cuda:
+        return [f"{counted}."]
+    tf32 = "in TF32, torch's default" if torch.backends.cudnn.allow_tf32 else "in full float32"
+    return [
+        f"{counted}, {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor.",
+        f"Eager float32 computes its convolutions {tf32}; it and eager bfloat16 are channels-last as ours is.",
+        "Peak memory is what tensors took at most, the resident images included; reserved is what the process held.",
+    ]

@@ -1,0 +1,93 @@
+"""Benches of the training step: what is counted, what is compared, what is printed."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from npmatch.backbones import make_backbone
+from npmatch.bench.floor import step_flops
+from npmatch.bench.step import bench_step, step_variants
+from npmatch.bench.timing import interleaved
+from npmatch.cli import main
+from npmatch.experiment import resolve_config
+from npmatch.types import NPMatchError
+
+QUICK = ["training.batch=4", "training.unlabeled_ratio=2", "backbone.width=4"]
+
+
+def convolution_flops(network: nn.Module, side: int) -> tuple[int, int]:
+    """Of one image forwards, by the textbook formula; and of the first convolution alone."""
+    counted = []
+
+    def count(layer, inputs, output):
+        counted.append(2 * layer.weight.numel() * output.shape[2] * output.shape[3])
+
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(count)
+    network(torch.zeros(1, 3, side, side))
+    return sum(counted), counted[0]
+
+
+@pytest.mark.parametrize("weak_norm", ["joint", "own"])
+def test_the_floor_is_three_passes_of_learnt_views_and_one_of_others(weak_norm):
+    config = resolve_config("cifar10-250", overrides=[f"algorithm.weak_norm={weak_norm}"])
+    forward, first = convolution_flops(make_backbone(config.backbone, 3), 32)
+    learnt = 3 * forward - first  # nobody asks for the gradient of the images
+    expected = 960 * learnt if weak_norm == "joint" else 512 * learnt + 448 * forward
+    assert step_flops(config, (3, 32, 32)) == expected
+
+
+def test_variants_compute_the_same_and_differ_in_how():
+    ours, fixmatch, bf16, fp32 = step_variants("cifar10-250", ["algorithm.samples=7"], on_cuda=True)
+    assert fixmatch.config.name == "fixmatch"
+    assert not hasattr(fixmatch.config.algorithm, "samples")
+    assert all(variant.config.algorithm == ours.config.algorithm for variant in (bf16, fp32))
+    assert ours.config.algorithm.samples == 7
+    assert (fp32.config.training.precision, bf16.config.training.precision) == ("float32", "bfloat16")
+    assert ours.config.training.graph is None
+    assert fp32.config.training.graph is bf16.config.training.compile is False
+
+
+def test_words_nobody_knows_are_refused():
+    with pytest.raises(NPMatchError, match=r"algorithm\.sample"):
+        step_variants("cifar10-250", ["algorithm.sample=7"], on_cuda=True)
+    with pytest.raises(NPMatchError, match="practise"):
+        bench_step("digits-40", ["data.source=folder"], "cpu")
+
+
+def test_a_bench_compares_in_one_run(capsys, tmp_path):
+    plot = tmp_path / "step.svg"
+    options = ["--device", "cpu", "--rounds", "1", "--json", "--plot", str(plot)]
+    assert main(["bench", "step", "digits-40", *QUICK, *options]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert [row["variant"] for row in result["rows"]] == ["npmatch", "fixmatch", "npmatch, eager bfloat16"]
+    ms = {row["variant"]: row["milliseconds"] for row in result["rows"]}
+    assert result["ratios"]["npmatch / fixmatch"] == pytest.approx(ms["npmatch"] / ms["fixmatch"])
+    assert result["rows"][0]["images_per_second"] == pytest.approx(12 / ms["npmatch"] * 1000)
+    assert "npmatch: ready after" in err
+    assert plot.read_text().count("<svg") == 1
+
+
+def test_a_figure_of_an_unknown_kind_is_refused_before_anything_is_measured(capsys):
+    assert main(["bench", "step", "--plot", "step.jpeg2"]) == 2
+    assert "--plot step.jpeg2" in capsys.readouterr().err
+
+
+def test_runs_take_turns():
+    order = []
+    seconds = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, "cpu", rounds=2, burst=1e-9)
+    assert seconds.keys() == {"a", "b"}
+    assert "".join(order[-4:]) == "abab"
+
+
+@pytest.mark.parametrize("words", [[], ["bench"]])
+def test_no_verb_prints_the_help(words, capsys):
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: npmatch")
+    assert "\n\nCommands:\n" in err
