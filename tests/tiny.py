@@ -32,8 +32,8 @@ def train_tiny(folder: Path, **changes) -> npmatch.Run:
     return npmatch.fit("digits-40", out=folder, quiet=True, overrides=settings, **{"device": "cpu", **keywords})
 
 
-def stop_tiny(folder: Path, step: int, **changes) -> None:
-    """A run that ends after `step` steps without saving, as a crash would end it."""
+def stop_tiny(folder: Path, step: int, fit=None, **changes) -> None:
+    """A run (or what `fit` trains) that ends after `step` steps without saving, as a crash would end it."""
     take_step = Trainer.take_step
 
     def stopping(self, raw):
@@ -44,4 +44,4 @@ def stop_tiny(folder: Path, step: int, **changes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "take_step", stopping)
         with pytest.raises(InterruptedRunError):
-            train_tiny(folder, **changes)
+            (fit or (lambda: train_tiny(folder, **changes)))()

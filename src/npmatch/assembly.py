@@ -14,6 +14,7 @@ from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
 from npmatch.config import Config, write_config
+from npmatch.continuation import continued_split, load_weights
 from npmatch.data import Dataset, ImageSet, Sampler, Split, load_configured, make_split, make_stream
 from npmatch.draws import mix
 from npmatch.metrics import scores
@@ -77,9 +78,12 @@ def build_trainer(config: Config, folder: Path, device: torch.device, quiet: boo
     split = find_split(dataset, config, folder)
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     trainer, evaluator = assemble(config, dataset, split, device, display)
-    start_folder(folder, config, split, device)
     trainer.checkpoints = Checkpoints(folder / "checkpoints")
     latest = trainer.checkpoints.load_latest()
+    if latest is None and config.training.start_from is not None:
+        start_from(trainer, Path(config.training.start_from))
+        display.say(f"starting from {config.training.start_from} with {len(split.labeled)} labelled images")
+    start_folder(folder, config, split, device)
     trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
     if latest is not None:
         trainer.restore(*latest)
@@ -128,6 +132,12 @@ def assemble(
     return trainer, evaluator
 
 
+def start_from(trainer: Trainer, run: Path) -> None:
+    """Another run's weights, as the weights and as their average; momentum and schedule stay at their beginning."""
+    load_weights(trainer.algorithm, run)
+    trainer.update.ema.load_state_dict(trainer.update.ema.live)
+
+
 def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Algorithm:
     """The algorithm with fresh weights, a function of the configuration and its seed."""
     torch.manual_seed(mix(config.seed, "weights"))
@@ -153,10 +163,12 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
 
 
 def find_split(dataset: Dataset, config: Config, folder: Path) -> Split:
-    """The run's own split, the one the configuration names, or a fresh one."""
+    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one."""
     d, own = config.data, folder / "split.json"
     if own.exists():
         return Split.load(own, dataset)
+    if config.training.start_from is not None:
+        return continued_split(config, dataset)
     if d.split is not None:
         return Split.load(Path(d.split), dataset)
     return make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)

@@ -19,6 +19,7 @@ from npmatch.config import (
     parse_overrides,
     read_config_file,
 )
+from npmatch.continuation import continued_config, labels_laid_out, next_folder
 from npmatch.data import ImageSet, Split, load_configured
 from npmatch.predict import (
     ModelCard,
@@ -61,10 +62,8 @@ def resolve_config(
     overrides: Overrides = (),
 ) -> Config:
     """Defaults < recipe < preset < file < command line."""
-    words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
     file = {} if config_file is None else read_config_file(Path(config_file))
-    flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
-    words = {key: value for key, value in flags.items() if value is not None} | words
+    words = words_as_layer(data, algorithm, seed, overrides)
     name = str({**file, **words}.get("algorithm.name", Config.name))
     recipe = recipe or file.get("recipe")
     if recipe is not None:
@@ -76,6 +75,15 @@ def resolve_config(
     return make_config(base, file, words)
 
 
+def words_as_layer(
+    data: str | Path | None, algorithm: str | None, seed: int | None, overrides: Overrides
+) -> dict[str, Any]:
+    """What was typed: options as the keys they stand for, and key=value words, which win."""
+    words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
+    return {key: value for key, value in flags.items() if value is not None} | words
+
+
 def fit(
     recipe: str | None = None,
     *,
@@ -85,6 +93,7 @@ def fit(
     seed: int | None = None,
     device: str | None = None,
     resume: bool = False,
+    resume_from: str | Path | None = None,
     config_file: str | Path | None = None,
     overrides: Overrides = (),
     quiet: bool = False,
@@ -92,17 +101,24 @@ def fit(
     """Trains and returns the finished run; its folder holds the model, the log, the split and a report.
 
     `overrides` are configuration keys, {"training.iterations": 200} or ["training.iterations=200"].
+    With `resume_from`, another run's folder, it starts from that run's weights, with its configuration, its split, its
+    labels and those given since (see continuation.py).
     """
     has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
-    if resume and not has_words and out is not None and (Path(out) / "config.yaml").exists():
+    if resume and not has_words and resume_from is None and out is not None and (Path(out) / "config.yaml").exists():
         config = make_config({}, read_config_file(Path(out) / "config.yaml"))
+    elif resume_from is not None:
+        out = Path(out) if out is not None else next_folder(Path(resume_from))
+        file = {} if config_file is None else read_config_file(Path(config_file))
+        words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
+        config = continued_config(Path(resume_from), out, words if recipe is None else {"recipe": recipe, **words})
     else:
         config = resolve_config(recipe, data, algorithm, seed, config_file, overrides)
     folder = Path(out) if out is not None else default_folder(config)
     chosen = choose_device(device)
     if finished := open_folder(folder, config, resume, quiet):
         return finished
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), labels_laid_out(config, folder):
         return train_run(config, folder, chosen, quiet)
 
 

@@ -110,9 +110,12 @@ class LabelBook:
         if stamp == self._seen:
             return
         rows = list(read_given(self.path)) if stamp is not None else []
-        self._labels = {row.path: row.label for row in rows}
         for row in rows:
-            self.check(row)
+            if os.path.isabs(row.path):  # an image outside the data, which was known when it was labelled
+                class_number(row.label, self.class_names, row.where)
+            else:
+                self.check(row)
+        self._labels = {row.path: row.label for row in rows}
         self._seen = stamp
 
     def _stamp(self) -> tuple[int, int, int] | None:

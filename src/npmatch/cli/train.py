@@ -33,6 +33,10 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="Of the split and of every draw.")] = None,
     device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in --out stopped.")] = False,
+    resume_from: Annotated[
+        Path | None,
+        typer.Option("--resume-from", help="A new run from this run's weights, with the labels given since."),
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="A YAML file of configuration.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only warnings and the result.")] = False,
     as_json: JsonOption = False,
@@ -51,6 +55,7 @@ def train(
         seed=seed,
         device=check_device(device),
         resume=resume,
+        resume_from=resume_from,
         config_file=config,
         overrides=[word for word in words or [] if "=" in word],
         quiet=quiet or as_json,

@@ -19,7 +19,8 @@ Name it on the command line as `package.module:load`; nothing has to be register
 decodes images from files when they are needed instead.
 """
 
-from npmatch.data.foreign import load_configured, mix_foreign
+from npmatch.data.foreign import mix_foreign
+from npmatch.data.given import load_configured
 from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
 from npmatch.data.loading import iterate_images
 from npmatch.data.sampler import Sampler

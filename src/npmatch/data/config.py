@@ -19,6 +19,7 @@ class DataConfig:
     validation: float = 0.0  # share of each class held out of training
     include_labeled: bool = True  # labelled images are among the unlabelled ones, as in the literature
     split: str | None = None  # a split.json to reuse instead of drawing one
+    given_labels: str | None = None  # a CSV of path,label: labels given since the data was made, laid over its own
     image_size: int | None = None  # stored side of images that come from files
     resident: Literal["auto", "always", "never"] = "auto"  # on the device as uint8, or streamed
     workers: int = 2  # decoding processes

@@ -20,7 +20,7 @@ from npmatch.draws import mix
 from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore, NPMatchError
 
 
-def load_configured(config: DataConfig) -> Dataset:
+def load_with_foreign(config: DataConfig) -> Dataset:
     """The data set a configuration names, with foreign images among its own where it asks for them."""
     share, name = config.foreign_share, config.foreign
     if not 0 <= share < 1:

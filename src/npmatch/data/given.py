@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from npmatch.data.foreign import JoinedImages
+from npmatch.data.config import DataConfig
+from npmatch.data.foreign import JoinedImages, load_with_foreign
 from npmatch.data.images import FileImages
 from npmatch.data.subset import SelectedImages
 from npmatch.types import Dataset, ImageSet, ImageStore, NoSuchChoiceError, NPMatchError
@@ -26,6 +27,12 @@ class GivenLabel(NamedTuple):
     where: str  # the file and the line, for messages
     path: str
     label: str
+
+
+def load_configured(config: DataConfig) -> Dataset:
+    """The data set a configuration names, with the labels that people have given since over its own."""
+    dataset = load_with_foreign(config)
+    return dataset if config.given_labels is None else with_given_labels(dataset, Path(config.given_labels))
 
 
 def image_name(images: ImageSet, position: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,6 +101,15 @@ def make_split(
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
     unlabeled = _others(len(dataset.train), labeled_index, validation_index, include_labeled)
     return Split(labeled_index, unlabeled, validation_index, seed, fingerprint(dataset), include_labeled)
+
+
+def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split:
+    """`split` with the images at `positions` among its labelled ones; `dataset` may have more images behind its own."""
+    if held_out := set(positions.tolist()) & set(split.validation.tolist()):
+        raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation; it takes no label")
+    labeled = torch.unique(torch.cat([split.labeled, positions]))
+    unlabeled = _others(len(dataset.train), labeled, split.validation, split.include_labeled)
+    return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=fingerprint(dataset))
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -25,6 +25,7 @@ class TrainingConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the backbone; auto: bfloat16 on CUDA
     graph: bool | None = None  # the step as one captured CUDA graph; None: on CUDA
     compile: bool | None = None  # views and loss through torch.compile; None: on CUDA, from 5000 iterations on
+    start_from: str | None = None  # a run whose weights and split this one begins with
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000
