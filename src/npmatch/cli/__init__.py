@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from npmatch.cli import bench, compare, export, predict, train
+from npmatch.cli import bench, compare, data, export, predict, train
 from npmatch.cli.shared import fail
 from npmatch.types import NPMatchError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+app.command()(data.check_data)
 app.command()(train.train)
 app.command()(predict.evaluate)
 app.command()(predict.predict)

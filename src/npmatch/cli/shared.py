@@ -71,7 +71,9 @@ def score_table(scores: dict[str, Any]) -> Table:
 
 def print_json(value: Any) -> None:
     """JSON alone on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    text = json.dumps(value, ensure_ascii=False)
+    # A file's name need not be UTF-8; what it has instead is written as JSON's own escape.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: str = "Method") -> None:

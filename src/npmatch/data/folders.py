@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
-from npmatch.data.images import FileImages
-from npmatch.types import Dataset, ImageSet, NPMatchError
+from npmatch.data.listing import ListedFile, Listing, Part
+from npmatch.types import Dataset, NPMatchError
 
 EXTENSIONS = (
     ".jpg",
@@ -25,47 +23,46 @@ EXTENSIONS = (
     ".pbm",
     ".pnm",
 )
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read_folder(root: Path, size: int) -> Dataset:
-    """`labeled/<class>/*`, `unlabeled/**` and, where there is one, `test/<class>/*` under `root`."""
-    for misspelt in ("labelled", "unlabelled"):  # would be passed over in silence, and most images with it
-        if (root / misspelt).is_dir():
-            raise NPMatchError(f"{root / misspelt}: rename this folder to '{misspelt.replace('ll', 'l')}'")
-    classes = class_folders(root / "labeled")
-    labeled, labels = _list_classes(root / "labeled", classes)
-    unlabeled = [
-        os.path.join(os.path.relpath(where, root), name)
-        for where, names in walk_images(root / "unlabeled")
-        for name in names
-    ]
-    train = image_set(root, labeled + unlabeled, labels + [-1] * len(unlabeled), size)
-    test = None
-    if (root / "test").is_dir():
-        test = image_set(root, *_list_classes(root / "test", classes), size)
-    return Dataset("folder", tuple(classes), train, test, IMAGENET_MEAN, IMAGENET_STD)
+    """`labeled/<class>/**`, `unlabeled/**` and, where there is one, `test/<class>/**` under `root`."""
+    return list_folder(root).dataset("folder", size)
 
 
 def read_imagenet(root: Path, size: int) -> Dataset:
     """`train/<wnid>/*` and `val/<wnid>/*` under `root`, every training image with its label."""
-    classes = class_folders(root / "train")
     class_folders(root / "val")  # the published archive has no class folders here; say so before hours are spent
-    train, test = (image_set(root, *_list_classes(root / part, classes), size) for part in ("train", "val"))
-    return Dataset("imagenet", tuple(classes), train, test, IMAGENET_MEAN, IMAGENET_STD)
+    listing = Listing(root, class_folders(root / "train"))
+    _list_classes(listing, root / "train", "labeled")
+    _list_classes(listing, root / "val", "test")
+    return listing.dataset("imagenet", size)
 
 
-def image_set(root: Path, files: list[str], labels: list[int], size: int) -> ImageSet:
-    """`files` are relative to `root`, so that equal folders in two places are equal data sets."""
-    images = FileImages([os.path.join(root, file) for file in files], size)
-    return ImageSet(images, torch.tensor(labels, dtype=torch.int64), [file.replace(os.sep, "/") for file in files])
+def list_folder(root: Path) -> Listing:
+    """What lies in a user's folder; its faults are collected, not raised."""
+    listing = Listing(root)
+    for misspelt in ("labelled", "unlabelled"):  # would be passed over in silence, and most images with it
+        if (root / misspelt).is_dir():
+            listing.faults.append(f"{root / misspelt}: rename this folder to '{misspelt.replace('ll', 'l')}'")
+    try:
+        listing.classes = class_folders(root / "labeled")
+    except NPMatchError as fault:
+        listing.faults.append(str(fault))
+    if (root / "labeled").is_dir():
+        _list_classes(listing, root / "labeled", "labeled")
+    if (root / "unlabeled").is_dir():
+        _list_images(listing, root / "unlabeled", "unlabeled")
+    if (root / "test").is_dir():
+        _list_classes(listing, root / "test", "test")
+    return listing
 
 
 def class_folders(folder: Path) -> list[str]:
     """The names of the class folders, sorted; their order is the order of the labels."""
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such folder; it must hold one folder of images for each class")
-    classes = sorted(entry.name for entry in _visible(folder) if entry.is_dir())
+    classes = [name for name in sorted(os.listdir(folder)) if _is_class(folder, name)]
     if not classes:
         raise NPMatchError(f"{folder}: no class folder in it; put the images of each class into a folder of its own")
     if len(classes) < 2:
@@ -73,31 +70,57 @@ def class_folders(folder: Path) -> list[str]:
     return classes
 
 
-def _list_classes(folder: Path, classes: list[str]) -> tuple[list[str], list[int]]:
-    """The images of every class folder, relative to `folder`'s parent, and their labels."""
-    number = {name: label for label, name in enumerate(classes)}
-    files, labels = [], []
-    for name in sorted(entry.name for entry in _visible(folder) if entry.is_dir()):
-        if name not in number:
-            raise NPMatchError(f"{folder / name}: a class that has no training folder; rename or remove it")
-        images = sorted(entry.name for entry in _visible(folder / name) if is_image(entry.name) and entry.is_file())
-        if not images:
-            raise NPMatchError(f"{folder / name}: no image in this class folder; add some or remove the folder")
-        files += [os.path.join(folder.name, name, image) for image in images]
-        labels += [number[name]] * len(images)
-    return files, labels
+def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
+    """The images of every class folder."""
+    for name in sorted(os.listdir(folder)):
+        if not _is_class(folder, name):
+            kind = "hidden" if name.startswith(".") else "no-class-folder"
+            listing.remark(kind, f"{folder.name}/{name}")
+        elif name not in listing.classes and part == "test":
+            listing.faults.append(f"{folder / name}: a class that has no training folder; rename or remove it")
+        elif not _list_images(listing, folder / name, part, name):
+            if part == "labeled":
+                fault = "no image in this class folder; add some or remove the folder"
+                listing.faults.append(f"{folder / name}: {fault}")
+            else:
+                listing.remark("empty-folder", f"{folder.name}/{name}")
+
+
+def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") -> int:
+    """Adds the images of `folder` and of the folders in it; returns how many."""
+    found = 0
+    for where, folders, files in os.walk(folder):
+        base = os.path.relpath(where, listing.root).replace(os.sep, "/")
+        for name in sorted(folders):
+            if os.path.islink(os.path.join(where, name)):  # may lead in circles, so it is not followed
+                listing.remark("linked-folder", f"{base}/{name}")
+            elif name.startswith("."):
+                listing.remark("hidden", f"{base}/{name}")
+        folders[:] = _entered(folders)
+        for name in sorted(files):
+            if is_image(name):
+                listing.files.append(ListedFile(f"{base}/{name}", part, label))
+                found += 1
+                if label and where != str(folder):
+                    listing.remark("nested", f"{base}/{name}")
+            else:
+                listing.remark("hidden" if name.startswith(".") else "other-file", f"{base}/{name}")
+    return found
 
 
 def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """`folder` and every folder below it, each with the names of its images, in a fixed order; hidden ones left out."""
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = _entered(folders)
         yield where, sorted(name for name in files if is_image(name))
 
 
-def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        yield from (entry for entry in entries if not entry.name.startswith("."))
+def _entered(folders: list[str]) -> list[str]:
+    return sorted(name for name in folders if not name.startswith("."))
+
+
+def _is_class(folder: Path, name: str) -> bool:
+    return not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
 
 
 def is_image(name: str) -> bool:

@@ -93,11 +93,11 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
 
 def to_tensor(image: Image.Image, size: int, channels: int = 3) -> Tensor:
     """A Pillow image as uint8 C×size×size."""
-    square = _middle_square(_to_mode(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB"), size)
+    square = _middle_square(to_mode(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB"), size)
     return torch.from_numpy(np.array(square)).view(size, size, channels).permute(2, 0, 1).contiguous()
 
 
-def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """RGB or L, whatever the image was: 16 bits scaled to 8, transparency laid on white."""
     if image.mode == "F":
         raise NPMatchError("holds floating-point pixels, whose range is unknown; save it with 8 or 16 bits")

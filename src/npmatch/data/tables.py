@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from npmatch.data.folders import IMAGENET_MEAN, IMAGENET_STD, image_set
+from npmatch.data.listing import ListedFile, Listing, Part
 from npmatch.types import Dataset, NPMatchError
 
 
@@ -21,27 +21,27 @@ class Row(NamedTuple):
     split: str  # train or test
 
 
-def read_csv(table: Path, size: int) -> Dataset:
+def read_csv(table: Path, size: int, missing_ok: bool = False) -> Dataset:
     """The images of `table`; classes are the labels of its training rows, sorted."""
+    return list_csv(table).dataset("csv", size, missing_ok)
+
+
+def list_csv(table: Path) -> Listing:
+    """The files that `table` names; a table that cannot be read is an error, other faults are collected."""
     if not table.is_file():
         raise NPMatchError(f"{table}: no such file; it must be a CSV with the columns path,label")
     rows = list(_read_rows(table))
-    _check_files(table, rows)
-    parts = {split: [row for row in rows if row.split == split] for split in ("train", "test")}
-    classes = sorted({row.label for row in parts["train"]} - {""})
+    classes = sorted({row.label for row in rows if row.split == "train"} - {""})
+    listing = Listing(table.parent, classes)
     if len(classes) < 2:
-        raise NPMatchError(f"{table}: {len(classes)} class(es) among the training rows; label images of two or more")
-    number = {"": -1} | {name: label for label, name in enumerate(classes)}
-    for row in parts["test"]:
-        if row.label not in number or not row.label:
-            raise NPMatchError(
-                f"{table}, line {row.line}: test image with label '{row.label}', which no training row has"
-            )
-    train, test = (
-        image_set(table.parent, [row.path for row in part], [number[row.label] for row in part], size)
-        for part in parts.values()
-    )
-    return Dataset("csv", tuple(classes), train, test if len(test) else None, IMAGENET_MEAN, IMAGENET_STD)
+        fault = f"{len(classes)} class(es) among the training rows; label images of two or more"
+        listing.faults.append(f"{table}: {fault}")
+    for row in rows:
+        if row.split == "test" and row.label not in classes:
+            fault = f"test image with label '{row.label}', which no training row has"
+            listing.faults.append(f"{table}, line {row.line}: {fault}")
+    _list_files(listing, table, rows)
+    return listing
 
 
 def _read_rows(table: Path) -> Iterator[Row]:
@@ -66,15 +66,20 @@ def _read_rows(table: Path) -> Iterator[Row]:
         raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again as one") from error
 
 
-def _check_files(table: Path, rows: list[Row]) -> None:
-    """Every file is there, and none twice."""
+def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
+    """Training rows in their order, then the test's; a file that is not there, and one that is there twice, is said."""
     first_line: dict[str, int] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.split == "test"):
         file = os.path.normpath(table.parent / row.path)
         if file in first_line:
-            raise NPMatchError(
-                f"{table}, line {row.line}: {row.path} is on line {first_line[file]} too; remove one of them"
-            )
-        if not os.path.isfile(file):
-            raise NPMatchError(f"{table}, line {row.line}: {file}: no such file; correct the path or remove the line")
+            lines = sorted((row.line, first_line[file]))
+            fault = f"{row.path} is on line {lines[0]} too; remove one of them"
+            listing.faults.append(f"{table}, line {lines[1]}: {fault}")
+            continue
         first_line[file] = row.line
+        name = row.path.replace(os.sep, "/")
+        if not os.path.isfile(file):
+            fault = "no such file; correct the path or remove the line"
+            listing.missing[name] = f"{table}, line {row.line}: {file}: {fault}"
+        part: Part = "test" if row.split == "test" else "labeled" if row.label else "unlabeled"
+        listing.files.append(ListedFile(name, part, row.label))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -73,3 +75,13 @@ class Display:
     ) -> None:
         """Leaves the terminal as it was."""
         self.progress.stop()
+
+
+@contextmanager
+def counting(title: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error for something that is done `total` times; yields what moves it on by n."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda n: progress.advance(task, n)

@@ -1,0 +1,108 @@
+"""`npmatch check-data`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from npmatch.cli.shared import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from npmatch.data.findings import DataReport, Finding
+
+SHOWN, LEFT_OUT = 3, 20  # names of each kind in the table, and of files left out; --json has them all
+CLASSES = 30  # rows of the table of classes
+COLOURS = {"left out": "red", "warning": "yellow", "note": ""}
+
+
+def check_data(
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="An image folder or a CSV, as train --data takes it.")],
+    needed: Annotated[int, typer.Option("--labels", min=1, help="Labelled images each class must have.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Decoding processes, one for each core at most.")
+    ] = 8,
+    as_json: JsonOption = False,
+) -> None:
+    """What is wrong with the images, before hours are spent; exit code 1 where training would fail."""
+    from npmatch.data.check import check_data, list_data
+    from npmatch.training.display import counting
+
+    listing = list_data(data)
+    with counting("checking", len(listing.files)) as advance:
+        report = check_data(listing, str(data), workers, needed, advance)
+    if as_json:
+        print_json(report.asdict())
+    else:
+        print_report(report)
+    if report.faults:
+        raise typer.Exit(1)
+
+
+def print_report(report: DataReport) -> None:
+    """Tables for people."""
+    console = Console()
+    console.print(class_table(report))
+    console.print(Text(summary(report)), soft_wrap=True)
+    if report.findings:
+        console.print(finding_table(report))
+    for fault in report.faults:
+        console.print(Text(f"training would fail: {printable(fault)}", style="bold red"), soft_wrap=True)
+    if not report.faults:
+        out = f", leaving out {len(report.quarantine)} file(s)" if report.quarantine else ""
+        console.print(f"training would run{out}", style="green", highlight=False)
+
+
+def class_table(report: DataReport) -> Table:
+    """Classes and how many images of each can be used."""
+    table = Table("class", "labelled", "test")
+    for name, counts in list(report.labels.items())[:CLASSES]:
+        table.add_row(Text(printable(name)), str(counts["labeled"]), str(counts["test"]))
+    if len(report.labels) > CLASSES:
+        table.add_row(f"… {len(report.labels) - CLASSES} more", "", "")
+    return table
+
+
+def summary(report: DataReport) -> str:
+    """One line each on how many there are, how large, and of what kind."""
+    lines = [
+        "images: " + ", ".join(f"{count} {part.replace('led', 'lled')}" for part, count in report.images.items()),
+        *(f"{side}: {low} to {high}, median {middle}" for side, (low, middle, high) in report.sizes.items()),
+        "pixels: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()),
+        "formats: " + ", ".join(f"{count} {name}" for name, count in report.formats.items()),
+    ]
+    return "\n".join(lines)
+
+
+def finding_table(report: DataReport) -> Table:
+    """What was found, the worst first, with some names; all names where files are left out."""
+    from npmatch.data.findings import KINDS
+
+    table = Table("what", "how many", "meaning, and for example", show_lines=True)
+    for finding in report.findings:
+        kind = KINDS[finding.kind]
+        unit = " groups" if finding.groups else ""
+        names = "".join(f"\n{line}" for line in examples(finding, LEFT_OUT if kind.level == "left out" else SHOWN))
+        table.add_row(
+            Text(f"{finding.kind}\n({kind.level})", style=COLOURS[kind.level]),
+            f"{len(finding.groups) or len(finding.names)}{unit}" if finding.names else "",
+            Text(kind.meaning, overflow="fold").append(names, style="dim"),
+        )
+    return table
+
+
+def examples(finding: Finding, shown: int) -> list[str]:
+    """The first names; of duplicates, the first groups."""
+    lines = [" = ".join(map(printable, group)) for group in finding.groups] or list(map(printable, finding.names))
+    return lines[:shown] + ([f"… {len(lines) - shown} more, see --json"] if len(lines) > shown else [])
+
+
+def printable(name: str) -> str:
+    """A file's name on one line of a terminal, whatever is in it."""
+    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

@@ -1,0 +1,91 @@
+"""What a check of images can find, and what becomes of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of finding."""
+
+    level: Literal["left out", "warning", "note"]  # left out of training; worth a look; good to know
+    meaning: str
+
+
+KINDS = {
+    "missing": Kind("left out", "no such file"),
+    "unreadable": Kind("left out", "cannot be opened"),
+    "empty-file": Kind("left out", "zero bytes long"),
+    "not-an-image": Kind("left out", "no picture inside, whatever its name says"),
+    "truncated": Kind("left out", "damaged or cut short"),
+    "huge": Kind("left out", "more pixels than allowed"),
+    "float-pixels": Kind("left out", "pixels without a known range"),
+    "leak": Kind("left out", "test images among the training images"),
+    "two-labels": Kind("left out", "the same file under two labels"),
+    "duplicate": Kind("warning", "the same file more than once"),
+    "near-leak": Kind("warning", "training images that look like a test image"),
+    "near-two-labels": Kind("warning", "pictures that look the same, under two labels"),
+    "near-duplicate": Kind("warning", "pictures that look the same"),
+    "few-labels": Kind("warning", "classes with fewer than 4 labelled images"),
+    "imbalance": Kind("warning", "classes of very different size"),
+    "no-unlabeled": Kind("warning", "no unlabelled images: nothing for semi-supervised learning to use"),
+    "no-test": Kind("note", "no test images: the error will not be known unless labels are held out"),
+    "no-class-folder": Kind("warning", "not in a class folder: not used"),
+    "empty-folder": Kind("warning", "no image in this folder"),
+    "linked-folder": Kind("warning", "a link to a folder: not followed"),
+    "wrong-extension": Kind("warning", "named like another format; read by its content"),
+    "animated": Kind("warning", "several frames; the first is used"),
+    "strip": Kind("warning", "long and narrow; only the middle square is seen"),
+    "odd-name": Kind("note", "blanks, quotes or control characters in the name, or one that scripts stumble over"),
+    "nested": Kind("note", "in a folder inside a class folder; used as that class"),
+    "other-file": Kind("note", "not an image by its name: not used"),
+    "hidden": Kind("note", "hidden: not used"),
+    "exif-rotated": Kind("note", "turned upright as its EXIF data says"),
+    "transparent": Kind("note", "transparency is laid on white"),
+    "palette": Kind("note", "a palette; converted to RGB"),
+    "cmyk": Kind("note", "CMYK; converted to RGB"),
+    "16-bit": Kind("note", "16 bits; scaled to 8"),
+    "greyscale": Kind("note", "greyscale; converted to RGB"),
+}
+
+
+class Quarantined(NamedTuple):
+    """A file that training leaves out."""
+
+    path: str
+    kind: str
+    detail: str
+
+
+@dataclass
+class Finding:
+    """All that was found of one kind."""
+
+    kind: str
+    names: list[str]  # of files, or of classes
+    groups: list[list[str]] = field(default_factory=list)  # of duplicates: which belong together
+
+
+@dataclass
+class DataReport:
+    """What a data set consists of and what is wrong with it."""
+
+    data: str
+    images: dict[str, int]  # part → files listed
+    labels: dict[str, dict[str, int]]  # class → {"labeled", "test"}: those that can be used
+    sizes: dict[str, list[int]]  # width, height → smallest, median, largest
+    modes: dict[str, int]
+    formats: dict[str, int]
+    findings: list[Finding]
+    quarantine: list[Quarantined]
+    faults: list[str]
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON."""
+        findings = [{**vars(finding), **KINDS[finding.kind]._asdict()} for finding in self.findings]
+        return {**vars(self), "findings": findings, "quarantine": [file._asdict() for file in self.quarantine]}
+
+    def names(self, kind: str) -> list[str]:
+        """What was found of one kind."""
+        return [name for finding in self.findings if finding.kind == kind for name in finding.names]

@@ -1,0 +1,195 @@
+"""check-data over a folder in which everything went wrong, and over small ones in which one thing did."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from messy import make_messy
+from npmatch.cli import main
+from npmatch.cli.data import printable
+from npmatch.data.check import check_data, is_odd_name, list_data
+from npmatch.data.findings import KINDS
+from npmatch.types import NPMatchError
+
+
+@pytest.fixture(scope="module")
+def messy(tmp_path_factory):
+    return make_messy(tmp_path_factory.mktemp("messy") / "photos")
+
+
+@pytest.fixture(scope="module")
+def report(messy):
+    return check_data(list_data(messy.root), workers=2)
+
+
+@pytest.fixture
+def photos(tmp_path, write_image):
+    """Two classes of four, six unlabelled, one test image of each class; no two alike."""
+    names = [f"labeled/{name}/{i}.png" for name in ("cat", "dog") for i in range(4)]
+    names += [f"unlabeled/{i}.png" for i in range(6)] + ["test/cat/0.png", "test/dog/0.png"]
+    for seed, name in enumerate(names):
+        write_image(tmp_path / "photos" / name, seed, 32, 24)
+    return tmp_path / "photos"
+
+
+def check(path, **options):
+    return check_data(list_data(path), workers=0, **options)
+
+
+def test_every_damage_is_reported_by_name(messy, report):
+    assert len(messy.damage) >= 20
+    for damage, entry in messy.damage.items():
+        if entry["reported_as"] == "sizes":
+            assert all(low < median < high for low, median, high in report.sizes.values())
+            continue
+        missed = set(entry["files"]) - set(report.names(entry["reported_as"]))
+        assert entry["files"], damage
+        assert not missed, damage
+
+
+def test_nothing_sound_is_left_out(messy, report):
+    damaged = {name for entry in messy.damage.values() for name in entry["files"]}
+    assert {file.path for file in report.quarantine} <= damaged
+    usable = [kind for kind, about in KINDS.items() if about.level != "left out"]
+    fine = {n for entry in messy.damage.values() if entry["reported_as"] in usable for n in entry["files"]}
+    assert not {file.path for file in report.quarantine} & fine
+    assert not report.faults
+    assert all(file.detail for file in report.quarantine)
+
+
+def test_the_command_line_prints_tables_or_json_alone(messy, report, capsys):
+    assert main(["check-data", str(messy.root), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["quarantine"] == [file._asdict() for file in report.quarantine]
+    assert err == ""
+    assert main(["check-data", str(messy.root)]) == 0
+    out = capsys.readouterr().out
+    assert "training would run, leaving out" in out
+    for file in report.quarantine:
+        assert file.kind in out
+    assert printable("one\ntwo \udcff\x1b é") == "one\\ntwo \\xff\\x1b é"
+    assert main(["check-data", str(messy.root), "--labels", "3"]) == 1
+    assert "class '9': 1 labelled image(s) that can be used, but 3 needed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["check-data", "nowhere"], ["check-data"], ["check-data", "text.txt"]])
+def test_bad_usage_is_exit_code_2(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("path,label")
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+
+
+def test_a_sound_folder_has_nothing_to_find(photos):
+    report = check(photos)
+    assert (report.findings, report.quarantine, report.faults) == ([], [], [])
+    assert report.images == {"labeled": 8, "unlabeled": 6, "test": 2}
+    assert report.labels == {name: {"labeled": 4, "test": 1} for name in ("cat", "dog")}
+    assert report.sizes == {"width": [32, 32, 32], "height": [24, 24, 24]}
+    assert (report.modes, report.formats) == ({"RGB": 16}, {"PNG": 16})
+
+
+def test_training_copies_of_test_images_are_left_out_and_the_test_stays(photos):
+    shutil.copy(photos / "test/cat/0.png", photos / "labeled/dog/leak.png")
+    shutil.copy(photos / "test/cat/0.png", photos / "unlabeled/leak.png")
+    report = check(photos)
+    assert {file.path for file in report.quarantine} == {"labeled/dog/leak.png", "unlabeled/leak.png"}
+    assert {file.kind for file in report.quarantine} == {"leak"}
+    group = ["labeled/dog/leak.png", "unlabeled/leak.png", "test/cat/0.png"]
+    assert [finding.groups for finding in report.findings] == [[group], [group]]
+    assert [finding.kind for finding in report.findings] == ["leak", "two-labels"]
+
+
+def test_copies_that_harm_nobody_stay(photos):
+    shutil.copy(photos / "labeled/cat/0.png", photos / "unlabeled/copy.png")
+    report = check(photos)
+    assert report.quarantine == []
+    assert report.names("duplicate") == ["labeled/cat/0.png", "unlabeled/copy.png"]
+    assert not report.names("near-duplicate"), "equal files are no look-alikes besides"
+
+
+def test_a_class_without_a_usable_image_is_a_fault(photos):
+    for path in (photos / "labeled/cat").iterdir():
+        path.write_bytes(b"")
+    report = check(photos)
+    assert [fault.split(":")[0] for fault in report.faults] == ["class 'cat'"]
+    assert main(["check-data", str(photos)]) == 1
+    shutil.rmtree(photos / "labeled/cat")
+    (photos / "labeled/cat").mkdir()
+    report = check(photos)
+    assert report.faults == [f"{photos / 'labeled/cat'}: no image in this class folder; add some or remove the folder"]
+    shutil.rmtree(photos / "labeled")
+    assert "no such folder" in check(photos).faults[0]
+
+
+def test_imbalance_and_missing_parts(photos, write_image):
+    for seed in range(16):
+        write_image(photos / f"labeled/cat/more{seed}.png", 100 + seed, 32, 24)
+    shutil.rmtree(photos / "unlabeled")
+    shutil.rmtree(photos / "test")
+    report = check(photos)
+    assert report.names("imbalance") == []
+    for i in range(1, 4):
+        (photos / f"labeled/dog/{i}.png").unlink()
+    report = check(photos)
+    assert report.names("imbalance") == ["dog (1)", "cat (20)"]
+    assert report.names("few-labels") == ["dog"]
+    assert {"no-unlabeled", "no-test"} <= {finding.kind for finding in report.findings}
+
+
+def test_a_csv_whose_files_are_gone(photos):
+    table = photos / "table.csv"
+    rows = [
+        "labeled/cat/0.png,cat,",
+        "labeled/dog/0.png,dog,",
+        "gone.png,cat,",
+        "unlabeled/0.png,,",
+        "test/cat/0.png,cat,test",
+    ]
+    table.write_text("path,label,split\n" + "\n".join(rows))
+    report = check(table)
+    assert [(file.path, file.kind) for file in report.quarantine] == [("gone.png", "missing")]
+    assert report.faults == []
+    assert report.images == {"labeled": 3, "unlabeled": 1, "test": 1}
+    table.write_text("path,label\nlabeled/cat/0.png,cat\n")
+    assert "1 class(es)" in check(table).faults[0]
+    table.write_text("file\nx\n")
+    with pytest.raises(NPMatchError, match="wanted are path,label"):
+        check(table)
+
+
+@pytest.mark.parametrize("name", ["a b.png", "-a.png", "a\nb.png", "it's.png", "caf\u0065\u0301.png", "\udcff.png"])
+def test_odd_names(name):
+    assert is_odd_name(f"unlabeled/{name}")
+
+
+@pytest.mark.parametrize("name", ["IMG_0001.JPG", "café.png", "日本.png", "a-b.1.png", "x (2).png".replace(" ", "")])
+def test_plain_names(name):
+    assert not is_odd_name(f"labeled/a b/{name}")
+
+
+def test_a_name_that_is_no_utf8_is_json_all_the_same(photos, write_image, capsys):
+    write_image(photos / "unlabeled" / "\udcff.png", 99)
+    assert main(["check-data", str(photos), "--json"]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["names"] == ["unlabeled/\udcff.png"]
+
+
+def test_progress_counts_every_file(photos):
+    seen = []
+    check(photos, advance=seen.append)
+    assert sum(seen) == 16
+
+
+def test_thumbnails_of_a_large_photo_are_those_of_the_whole(tmp_path):
+    from npmatch.data.inspection import inspect_file
+
+    ramp = np.linspace(0, 255, 1600).astype(np.uint8)
+    Image.fromarray(np.tile(ramp, (800, 1))).convert("RGB").save(tmp_path / "x.jpg")
+    thumbnail = inspect_file(str(tmp_path / "x.jpg")).thumbnail.astype(float)
+    assert np.abs(thumbnail - np.arange(8, 256, 16)[None]).max() < 4

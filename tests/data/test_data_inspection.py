@@ -1,0 +1,89 @@
+"""One file at a time: what can be decoded in training passes, what cannot does not."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from npmatch.data import decode_image
+from npmatch.data.inspection import inspect_file
+from npmatch.types import NPMatchError
+
+
+def photo(side=120):
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8))
+    return small.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def encoded(image, form, **options):
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+WHOLE = {
+    "baseline.jpg": encoded(photo(), "JPEG"),
+    "progressive.jpg": encoded(photo(), "JPEG", progressive=True),
+    "grey.jpg": encoded(photo().convert("L"), "JPEG"),
+    "cmyk.jpg": encoded(photo().convert("CMYK"), "JPEG"),
+    "x.png": encoded(photo(), "PNG"),
+    "x.gif": encoded(photo(), "GIF"),
+    "x.webp": encoded(photo(), "WEBP"),
+    "x.tiff": encoded(photo(), "TIFF", compression="tiff_lzw"),
+    "x.bmp": encoded(photo(), "BMP"),
+    "x.ppm": encoded(photo(), "PPM"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_file_passes_exactly_where_training_can_decode_it(name, tmp_path):
+    whole, path = WHOLE[name], tmp_path / name
+    verdicts = []
+    for share in (1.0, 0.97, 0.8, 0.5, 0.3, 0.1, 0.01):
+        path.write_bytes(whole[: int(share * len(whole))])
+        try:
+            decode_image(path, 32)
+            decodes = True
+        except NPMatchError:
+            decodes = False
+        found = inspect_file(str(path))
+        assert (found.problem == "") == decodes, (share, found)
+        assert found.problem in ("", "truncated", "not-an-image")
+        verdicts.append(decodes)
+    assert verdicts[0]
+    assert not verdicts[3]
+
+
+def test_what_it_says_of_a_sound_file(tmp_path):
+    path = tmp_path / "x.jpg"
+    path.write_bytes(WHOLE["baseline.jpg"])
+    found = inspect_file(str(path))
+    assert (found.width, found.height, found.mode, found.format) == (120, 120, "RGB", "JPEG")
+    assert found.notes == ()
+    path.write_bytes(WHOLE["x.png"])
+    again = inspect_file(str(path))
+    assert again.notes == ("wrong-extension",)
+    assert again.digest != found.digest
+    assert np.corrcoef(again.thumbnail.ravel(), found.thumbnail.ravel())[0, 1] > 0.99
+
+
+def test_what_cannot_be_opened(tmp_path):
+    assert inspect_file(str(tmp_path / "none.png")).problem == "missing"
+    assert inspect_file(str(tmp_path)).problem == "unreadable"
+    os.mkfifo(tmp_path / "pipe.png")
+    assert inspect_file(str(tmp_path / "pipe.png")).problem == "unreadable"
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    assert inspect_file(str(tmp_path / "loop.png")).problem == "unreadable"
+
+
+def test_a_large_header_is_refused_before_anything_is_allocated(tmp_path, monkeypatch):
+    path = tmp_path / "x.png"
+    path.write_bytes(WHOLE["x.png"])
+    monkeypatch.setattr("npmatch.data.inspection.MAX_PIXELS", 120 * 120 - 1)
+    found = inspect_file(str(path))
+    assert found.problem == "huge"
+    assert "120×120" in found.detail
