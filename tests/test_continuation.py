@@ -12,7 +12,7 @@ from npmatch.continuation import next_folder
 from npmatch.labels import LabelBook, open_run_data
 from npmatch.training import load_tensors
 from npmatch.types import NPMatchError
-from test_experiment import last_checkpoint, same_run
+from same_runs import last_checkpoint, same_run
 from tiny import TINY, stop_tiny, train_tiny
 
 DIGITS = [str(digit) for digit in range(10)]

@@ -9,31 +9,15 @@ from PIL import Image
 
 import npmatch
 from npmatch.data import ImageSet, load_dataset
-from npmatch.training import InterruptedRunError, load_tensors, read_records
+from npmatch.training import InterruptedRunError, load_tensors
 from npmatch.training.loop import Trainer
 from npmatch.types import Dataset, NPMatchError
+from same_runs import log, same_run
 from tiny import stop_tiny, train_tiny
-
-CLOCKS = ("seconds", "images_per_second")
 
 
 def weights(folder):
     return load_tensors(folder / "model.safetensors")[0]
-
-
-def log(folder):
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(folder)]
-
-
-def last_checkpoint(folder):
-    return load_tensors(sorted((folder / "checkpoints").iterdir())[-1])[0]
-
-
-def same_run(one, other):
-    """Same log and same final state, to the bit."""
-    first, second = last_checkpoint(one), last_checkpoint(other)
-    same_state = first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-    return same_state and log(one) == log(other)
 
 
 def assert_same_weights(one, other):
@@ -46,7 +30,7 @@ def test_a_run_leaves_all_that_was_promised(tiny_run):
     names = {path.name for path in tiny_run.folder.iterdir()}
     assert names == {
         "config.yaml", "metrics.jsonl", "tensorboard", "checkpoints", "model.safetensors", "config.json",
-        "split.json", "report.html", "predictions", "environment.json",
+        "split.json", "report.html", "predictions", "environment.json", "data.json", ".lock",
     }  # fmt: skip
     assert {r["kind"] for r in tiny_run.records()} == {"train", "eval", "final"}
     final = tiny_run.records()[-1]

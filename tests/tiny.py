@@ -25,7 +25,9 @@ TINY = {
 
 
 def train_tiny(folder: Path, **changes) -> npmatch.Run:
-    keywords = {key: changes.pop(key) for key in ("seed", "resume", "algorithm", "device") if key in changes}
+    keywords = {
+        key: changes.pop(key) for key in ("seed", "resume", "allow_change", "algorithm", "device") if key in changes
+    }
     settings = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
     if keywords.get("algorithm", "npmatch") != "npmatch":
         settings = {key: value for key, value in settings.items() if not key.startswith("algorithm.")}

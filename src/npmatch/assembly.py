@@ -15,7 +15,8 @@ from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
 from npmatch.config import Config, write_config
 from npmatch.continuation import continued_split, load_weights
-from npmatch.data import Dataset, ImageSet, Sampler, Split, load_configured, make_split, make_stream
+from npmatch.data import Dataset, ImageSet, Sampler, Split, fingerprint, load_configured, make_split, make_stream
+from npmatch.data.identity import changes, describe_data
 from npmatch.draws import mix
 from npmatch.metrics import scores
 from npmatch.predict import ModelCard, evaluation_set, predict_store
@@ -35,6 +36,8 @@ from npmatch.training import (
 from npmatch.training.compilation import compile_step, is_compiled
 from npmatch.types import NPMatchError, Prediction, Task, Views
 from npmatch.version import __version__
+
+STARTED = ("split.json", "data.json", "environment.json")  # written, in this order, before config.yaml
 
 
 @dataclass
@@ -69,25 +72,32 @@ class Evaluator:
         return self.scores(self.predict())
 
 
-def build_trainer(config: Config, folder: Path, device: torch.device, quiet: bool) -> tuple[Trainer, Evaluator]:
+def build_trainer(
+    config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool = False
+) -> tuple[Trainer, Evaluator]:
     """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one.
 
     The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
     """
-    dataset = load_configured(config.data)
-    split = find_split(dataset, config, folder)
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
+    dataset = load_configured(config.data)
+    split = find_split(dataset, config, folder, allow_change)
+    data = describe_data(dataset, split)
+    refuse_other_data(folder, data, allow_change, display)
     trainer, evaluator = assemble(config, dataset, split, device, display)
+    resuming = is_run(folder)
     trainer.checkpoints = Checkpoints(folder / "checkpoints")
-    latest = trainer.checkpoints.load_latest()
+    latest = trainer.checkpoints.load_latest(display.warn)
     if latest is None and config.training.start_from is not None:
         start_from(trainer, Path(config.training.start_from))
         display.say(f"starting from {config.training.start_from} with {len(split.labeled)} labelled images")
-    start_folder(folder, config, split, device)
+    start_folder(folder, config, split, data, device)
     trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
     if latest is not None:
         trainer.restore(*latest)
         display.say(f"resuming {folder} at step {trainer.step}")
+    elif resuming:
+        display.say(f"{folder}: no checkpoint yet, starting at the first step")
     return trainer, evaluator
 
 
@@ -162,10 +172,15 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
 
 
-def find_split(dataset: Dataset, config: Config, folder: Path) -> Split:
+def is_run(folder: Path) -> bool:
+    """Whether a run was started there: config.yaml is the last thing its start writes."""
+    return (folder / "config.yaml").exists()
+
+
+def find_split(dataset: Dataset, config: Config, folder: Path, allow_change: bool = False) -> Split:
     """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one."""
     d, own = config.data, folder / "split.json"
-    if own.exists():
+    if is_run(folder) and not (allow_change and Split.load(own).fingerprint != fingerprint(dataset)):
         return Split.load(own, dataset)
     if config.training.start_from is not None:
         return continued_split(config, dataset)
@@ -174,11 +189,30 @@ def find_split(dataset: Dataset, config: Config, folder: Path) -> Split:
     return make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
 
 
-def start_folder(folder: Path, config: Config, split: Split, device: torch.device) -> None:
+def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, display: Display) -> None:
+    """A run goes on with the data and the split it was started with, unless told otherwise."""
+    path = folder / "data.json"
+    if not is_run(folder) or not path.exists():
+        return
+    try:
+        changed = changes(json.loads(path.read_text(encoding="utf-8")), data)
+    except (ValueError, AttributeError) as error:
+        raise NPMatchError(f"{path}: not what npmatch wrote ({error}); restore or remove it") from error
+    if changed and not allow_change:
+        raise NPMatchError(
+            f"{folder}: was started with other data ({'; '.join(changed)}); bring that back, choose another --out, or "
+            "add --allow-change"
+        )
+    if changed:
+        display.warn(f"{folder}: going on with other data ({'; '.join(changed)})")
+
+
+def start_folder(folder: Path, config: Config, split: Split, data: dict[str, Any], device: torch.device) -> None:
     """What a run's folder holds from its first step on; config.yaml last, because it is what makes it a run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         split.save(folder / "split.json")
+        write_atomically(folder / "data.json", json.dumps(data, indent=2).encode())
         write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
         write_config(config, folder / "config.yaml")
     except OSError as error:
@@ -217,6 +251,14 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
         "seed": config.seed,
         "commit": _commit(),
     }
+
+
+def written_version(folder: Path) -> str | None:
+    """The version of npmatch that wrote a run's folder, where it says so."""
+    try:
+        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["npmatch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _commit() -> str | None:

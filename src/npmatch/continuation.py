@@ -17,7 +17,7 @@ from npmatch.data.given import given_as_csv, positions_by_name, read_given
 from npmatch.data.split import with_more_labels
 from npmatch.heads import Bank
 from npmatch.labels import open_run_data
-from npmatch.training import Checkpoints, load_tensors, write_atomically
+from npmatch.training import Checkpoints, Display, load_tensors, write_atomically
 from npmatch.types import NPMatchError
 
 GIVEN_LABELS = "given-labels.csv"  # in a run: the labels people had given before it was trained
@@ -119,7 +119,7 @@ def load_weights(algorithm: Algorithm, run: Path) -> None:
 
 
 def _saved_state(run: Path) -> dict[str, Tensor]:
-    latest = Checkpoints(run / "checkpoints").load_latest()
+    latest = Checkpoints(run / "checkpoints").load_latest(Display("", 0).warn)
     if latest is not None:
         return {**latest[1]["algorithm"], **latest[1]["ema"]}
     if not (run / "model.safetensors").is_file():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from npmatch.algorithms import find_algorithm
-from npmatch.assembly import build_trainer
+from npmatch.assembly import STARTED, build_trainer, is_run, written_version
 from npmatch.config import (
     Config,
     differences,
@@ -19,8 +19,9 @@ from npmatch.config import (
     parse_overrides,
     read_config_file,
 )
-from npmatch.continuation import continued_config, labels_laid_out, next_folder
+from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
 from npmatch.data import ImageSet, Split, load_configured
+from npmatch.files import locked
 from npmatch.predict import (
     ModelCard,
     choose_device,
@@ -36,7 +37,12 @@ from npmatch.training import (
     Display,
     read_records,
 )
+from npmatch.training.determinism import deterministic
 from npmatch.types import NPMatchError, Prediction
+from npmatch.version import __version__
+
+# Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
+HARMLESS = ("data.root", "data.foreign_root", "data.workers", "data.resident", "training.on_save_error")
 
 Overrides = Mapping[str, Any] | Iterable[str]
 
@@ -94,19 +100,21 @@ def fit(
     device: str | None = None,
     resume: bool = False,
     resume_from: str | Path | None = None,
+    allow_change: bool = False,
     config_file: str | Path | None = None,
     overrides: Overrides = (),
     quiet: bool = False,
 ) -> Run:
     """Trains and returns the finished run; its folder holds the model, the log, the split and a report.
 
-    `overrides` are configuration keys, {"training.iterations": 200} or ["training.iterations=200"].
+    `overrides` are configuration keys, {"training.iterations": 200} or ["training.iterations=200"]. A resumed run
+    refuses another configuration, data set or split than it was started with, unless told `allow_change`.
     With `resume_from`, another run's folder, it starts from that run's weights, with its configuration, its split, its
     labels and those given since (see continuation.py).
     """
     has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
-    if resume and not has_words and resume_from is None and out is not None and (Path(out) / "config.yaml").exists():
-        config = make_config({}, read_config_file(Path(out) / "config.yaml"))
+    if resume and not has_words and resume_from is None and out is not None and is_run(Path(out)):
+        config = read_run_config(Path(out))
     elif resume_from is not None:
         out = Path(out) if out is not None else next_folder(Path(resume_from))
         file = {} if config_file is None else read_config_file(Path(config_file))
@@ -116,10 +124,16 @@ def fit(
         config = resolve_config(recipe, data, algorithm, seed, config_file, overrides)
     folder = Path(out) if out is not None else default_folder(config)
     chosen = choose_device(device)
-    if finished := open_folder(folder, config, resume, quiet):
+    display = Display("", 0, quiet)
+    if finished := open_folder(folder, config, resume, allow_change, display):
         return finished
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), labels_laid_out(config, folder):
-        return train_run(config, folder, chosen, quiet)
+    with (
+        locked(folder),
+        deterministic(config.training.deterministic),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        labels_laid_out(config, folder),
+    ):
+        return train_run(config, folder, chosen, quiet, allow_change)
 
 
 def default_folder(config: Config) -> Path:
@@ -128,30 +142,73 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{config.recipe or config.data.source}-{name}-{config.seed}"
 
 
-def open_folder(folder: Path, config: Config, resume: bool, quiet: bool) -> Run | None:
+def open_folder(folder: Path, config: Config, resume: bool, allow_change: bool, display: Display) -> Run | None:
     """Refuses a folder that is not for this run; returns the run where it is finished already."""
-    path = folder / "config.yaml"
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
+    if not is_run(folder):
+        others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if not is_unfinished_start(others):
             raise NPMatchError(f"{folder}: not empty and not a run; choose another --out")
         if resume:
-            Display("", 0, quiet).say(f"nothing to resume in {folder}: starting afresh")
+            display.say(f"nothing to resume in {folder}: starting afresh")
         return None
     if not resume:
         raise NPMatchError(f"{folder}: holds a run already; add --resume to go on with it, or choose another --out")
-    changed = differences(make_config({}, read_config_file(path)), config)
+    changed = differences(read_run_config(folder), config, HARMLESS)
+    if changed and not allow_change:
+        raise NPMatchError(
+            f"{folder}: was started with another configuration ({'; '.join(changed)}); leave the settings out, choose "
+            "another --out, or add --allow-change"
+        )
     if changed:
-        raise NPMatchError(f"{folder}: was started with another configuration ({'; '.join(changed)})")
-    final = [r for r in read_records(folder) if r["kind"] == "final"]
-    if final:
-        Display("", 0, quiet).say(f"{folder}: finished already")
-        return Run(folder, score_fields(final[-1]))
+        display.warn(f"{folder}: going on with another configuration ({'; '.join(changed)})")
+    elif finished := find_finished(folder):
+        display.say(f"{folder}: finished already")
+        return finished
     return None
 
 
-def train_run(config: Config, folder: Path, device: torch.device, quiet: bool) -> Run:
+def is_unfinished_start(names: Iterable[str]) -> bool:
+    """Whether a folder holds nothing but what a run killed at its very start leaves."""
+    return all(name.removesuffix(".tmp") in (".lock", GIVEN_LABELS, *STARTED, "config.yaml") for name in names)
+
+
+def find_finished(folder: Path) -> Run | None:
+    """The run in a folder, if all that it leaves is there; killed while it wrote the last of it, it is not finished."""
+    final = [r for r in read_records(folder) if r["kind"] == "final"]
+    tested = (folder / "predictions" / "test.parquet").exists()
+    whole = final and (not tested or (folder / "report.html").exists())
+    return Run(folder, score_fields(final[-1])) if whole else None
+
+
+def read_run_config(folder: Path) -> Config:
+    """A run's configuration; where it cannot be read, which version of npmatch wrote it."""
+    path = folder / "config.yaml"
+    try:
+        return make_config({}, read_config_file(path))
+    except NPMatchError as error:
+        written_by = written_version(folder)
+        if written_by in (None, __version__):
+            raise
+        raise NPMatchError(
+            f"{path}: written by npmatch {written_by}, which this version, {__version__}, cannot go on from ({error}); "
+            "use that version, or train again in another --out"
+        ) from error
+
+
+def train_run(config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool = False) -> Run:
     """A run from its data to what it leaves when finished."""
-    trainer, evaluator = build_trainer(config, folder, device, quiet)
+    try:
+        return _train_run(config, folder, device, quiet, allow_change)
+    except OSError as error:  # what the loop itself cannot write it reports; this is the rest: model, table, report
+        where = error.filename or folder
+        raise NPMatchError(
+            f"{where}: {error.strerror or error}; the checkpoints in {folder / 'checkpoints'} are intact: put this "
+            "right, then go on with --resume"
+        ) from error
+
+
+def _train_run(config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool) -> Run:
+    trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change)
     held_out, card = evaluator.held_out, evaluator.card
     started = time.monotonic()
     try:
@@ -219,7 +276,7 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
 
 def open_held_out(folder: Path, data: str | Path | None = None) -> tuple[Config, ImageSet]:
     """A run's configuration and the images it is measured on, loaded again; `data` where they have moved."""
-    config = make_config({}, read_config_file(folder / "config.yaml"))
+    config = read_run_config(folder)
     dataset = load_configured(config.data if data is None else replace(config.data, root=str(data)))
     held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
     if held_out is None:

@@ -10,11 +10,11 @@ from npmatch.types import NPMatchError
 
 def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    assert checkpoints.load_latest() is None
+    assert checkpoints.load_latest(pytest.fail) is None
     for step in (5, 10, 15):
         checkpoints.save(step, {"model": {"a.b": torch.full((2,), float(step))}, "meter": {}})
     assert [p.name for p in checkpoints.paths()] == ["step-00000010.safetensors", "step-00000015.safetensors"]
-    step, parts = checkpoints.load_latest()
+    step, parts = checkpoints.load_latest(pytest.fail)
     assert step == 15
     assert parts["model"]["a.b"].tolist() == [15, 15]
 

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except NPMatchError as error:
         return fail(str(error))
     except InterruptedRunError as stopped:
-        fail(f"{stopped}; its state is saved, add --resume to the same command to go on")
+        fail(str(stopped))
         return stopped.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

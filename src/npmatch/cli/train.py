@@ -37,6 +37,9 @@ def train(
         Path | None,
         typer.Option("--resume-from", help="A new run from this run's weights, with the labels given since."),
     ] = None,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="With --resume: go on with other settings or data all the same.")
+    ] = False,
     config: Annotated[Path | None, typer.Option("--config", help="A YAML file of configuration.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only warnings and the result.")] = False,
     as_json: JsonOption = False,
@@ -56,6 +59,7 @@ def train(
         device=check_device(device),
         resume=resume,
         resume_from=resume_from,
+        allow_change=allow_change,
         config_file=config,
         overrides=[word for word in words or [] if "=" in word],
         quiet=quiet or as_json,

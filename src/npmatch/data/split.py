@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from npmatch.draws import mix
+from npmatch.files import write_atomically
 from npmatch.types import Dataset, NPMatchError
 
 
@@ -44,7 +45,7 @@ class Split:
             "labeled": self.labeled.tolist(),
             "validation": self.validation.tolist(),
         }
-        Path(path).write_text(json.dumps(content) + "\n")
+        write_atomically(Path(path), (json.dumps(content) + "\n").encode())
 
     @staticmethod
     def load(path: str | Path, dataset: Dataset | None = None) -> Split:

@@ -1,10 +1,11 @@
-"""Checkpoints: one safetensors file each, written whole or not at all; the last two are kept."""
+"""Checkpoints: one safetensors file each, written whole or not at all, checksummed; the last two are kept."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +14,52 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from npmatch.files import write_atomically
 from npmatch.types import NPMatchError
 
+__all__ = ["Checkpoints", "Unsaved", "load_tensors", "save_tensors", "write_atomically"]
+
 KEPT = 2
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+Parts = dict[str, dict[str, Tensor]]
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any] | None = None) -> None:
-    """A safetensors file; scalars travel as JSON in its header."""
+    """A safetensors file; scalars travel as JSON in its header, and a checksum of everything with them."""
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    metadata = None if scalars is None else {"npmatch": json.dumps(scalars, sort_keys=True)}
-    write_atomically(path, save(contiguous, metadata))
+    scalars = dict(scalars or {})
+    # One key: of several, safetensors writes now one first and now another, and equal runs give equal files.
+    header = json.dumps({**scalars, "sha256": _checksum(contiguous, scalars)}, sort_keys=True)
+    write_atomically(path, save(contiguous, {"npmatch": header}))
 
 
-def load_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote: tensors and scalars."""
+def load_tensors(
+    path: Path, device: str | torch.device = "cpu", unsigned: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_tensors` wrote, tensors and scalars; an error where a bit of it has changed since.
+
+    `unsigned`: whether a file without a checksum will do, such as one that another program wrote.
+    """
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            return tensors, json.loads(metadata.get("npmatch", "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
+        scalars = dict(json.loads(metadata.get("npmatch", "{}")))
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise NPMatchError(f"{path}: not a readable safetensors file ({error})") from error
+    checksum = scalars.pop("sha256", None)
+    if checksum != _checksum(tensors, scalars) and not (checksum is None and unsigned):
+        raise NPMatchError(f"{path}: damaged, its checksum does not match")
+    return {name: t.to(device) for name, t in tensors.items()}, scalars
+
+
+def _checksum(tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> str:
+    """Of names, types, shapes and values, and of the scalars."""
+    digest = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        digest.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class Checkpoints:
@@ -60,7 +71,7 @@ class Checkpoints:
 
     def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Writes the state after `step` steps and forgets all but the newest ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # not its parents: where a mount has vanished, its place is not filled
         path = self.folder / f"step-{step:08d}.safetensors"
         tensors = {f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()}
         save_tensors(path, tensors, {"step": step})
@@ -71,17 +82,24 @@ class Checkpoints:
         """All checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.safetensors"))
 
-    def load_latest(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
-        """Step and parts of the newest checkpoint, or None where there is none."""
-        paths = self.paths()
-        if not paths:
-            return None
-        tensors, scalars = load_tensors(paths[-1])
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            part, _, key = name.partition("/")
-            parts.setdefault(part, {})[key] = tensor
-        return int(scalars["step"]), parts
+    def load_latest(self, warn: Callable[[str], None]) -> tuple[int, Parts] | None:
+        """Step and parts of the newest checkpoint that is whole, or None where there is none at all."""
+        paths, damaged = self.paths(), list[Path]()
+        for path in reversed(paths):
+            try:
+                found = _load_parts(path)
+            except NPMatchError as error:
+                warn(str(error))
+                damaged.append(path)
+                continue
+            for other in damaged:
+                warn(f"{other.name} is put aside and {path.name} used, the one before it")
+                with contextlib.suppress(OSError):  # under this name it is not counted among those that are kept
+                    other.rename(other.with_name(f"damaged-{other.name}"))
+            return found
+        if paths:
+            raise NPMatchError(f"{self.folder}: no checkpoint in it can be read; train again in another --out")
+        return None
 
 
 class Unsaved(Checkpoints):
@@ -96,3 +114,14 @@ class Unsaved(Checkpoints):
     def paths(self) -> list[Path]:
         """None."""
         return []
+
+
+def _load_parts(path: Path) -> tuple[int, Parts]:
+    tensors, scalars = load_tensors(path, unsigned=False)
+    if not isinstance(scalars.get("step"), int):
+        raise NPMatchError(f"{path}: not a checkpoint, it names no step")
+    parts: Parts = {}
+    for name, tensor in tensors.items():
+        part, _, key = name.partition("/")
+        parts.setdefault(part, {})[key] = tensor
+    return scalars["step"], parts

@@ -25,7 +25,8 @@ def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
 
 def compile_step(trainer: Trainer) -> None:
     """Views become one kernel where they were hundreds; so does what surrounds the convolutions in a loss."""
-    torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest kernel is looked for once
+    # Shapes never change, so the fastest kernel is looked for once; which that is may change from run to run.
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     views: Any = trainer.make_views
     trainer.make_views = torch.compile(views.__call__, dynamic=False, options=OPTIONS)
     algorithm = trainer.algorithm

@@ -26,7 +26,9 @@ class TrainingConfig:
     graph: bool | None = None  # the step as one captured CUDA graph; None: on CUDA
     compile: bool | None = None  # views and loss through torch.compile; None: on CUDA, from 5000 iterations on
     start_from: str | None = None  # a run whose weights and split this one begins with
+    deterministic: bool = False  # the same bits every time on a GPU too, at a cost
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000
+    on_save_error: Literal["stop", "continue"] = "stop"  # where a checkpoint or the log cannot be written
     eval_batch: int = 1024

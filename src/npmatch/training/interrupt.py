@@ -10,11 +10,12 @@ from types import FrameType
 
 
 class InterruptedRunError(Exception):
-    """The run stopped because it was asked to; its state is in a checkpoint."""
+    """The run stopped because it was asked to; its state is in a checkpoint, where it could be saved."""
 
-    def __init__(self, step: int, signum: int) -> None:
+    def __init__(self, step: int, signum: int, saved: bool = True) -> None:
         """Exit codes follow the shell's convention: 130 after Ctrl-C, 143 after SIGTERM."""
-        super().__init__(f"stopped after step {step}")
+        state = "its state is saved" if saved else "its state could NOT be saved, the checkpoint before it is intact"
+        super().__init__(f"stopped after step {step}; {state}, add --resume to the same command to go on")
         self.step = step
         self.exit_code = 128 + signum
 

@@ -82,7 +82,7 @@ class Trainer:
                     now = time.monotonic()
                     means = self.read_meter(now - logged, len(raw.x) + len(raw.u))
                     means["seconds"] = self.recorder.seconds_before + now - started
-                    self.recorder.write("train", self.step, means)
+                    self.record("train", means)
                     self.display.show(self.step, means)
                     for warning in watch.look(means):
                         self.display.warn(f"step {self.step}: {warning}")
@@ -90,12 +90,12 @@ class Trainer:
                 if self.step % c.eval_every == 0 and not done:
                     scores = self.evaluate()
                     if scores:
-                        self.recorder.write("eval", self.step, scores)
+                        self.record("eval", scores)
                         self.display.show(self.step, scores)
                 if self.step % c.checkpoint_every == 0 or done or stop.signum is not None:
-                    self.save()
-                if stop.signum is not None and not done:
-                    raise InterruptedRunError(self.step, stop.signum)
+                    saved = self.save()
+                    if stop.signum is not None and not done:
+                        raise InterruptedRunError(self.step, stop.signum, saved)
 
     def take_step(self, raw: RawBatch) -> None:
         """One step, a function of the state, the data and (seed, step) alone."""
@@ -137,8 +137,11 @@ class Trainer:
         means["images_per_second"] = steps * images / max(seconds, 1e-9)
         return means
 
-    def save(self) -> None:
-        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step), so there is no more."""
+    def save(self) -> bool:
+        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step), so there is no more.
+
+        False where it could not be written and the run is configured to go on.
+        """
         if float(self.update.skipped) > 0:
             raise NPMatchError(
                 f"a gradient was not finite before step {self.step}; nothing was saved after it. Lower "
@@ -150,13 +153,41 @@ class Trainer:
             "momentum": self.update.state_dict(),
             "meter": self.meter.state_dict(),
         }
-        self.checkpoints.save(self.step, parts)
+        try:
+            self.recorder.sync()
+            self.checkpoints.save(self.step, parts)
+        except OSError as error:
+            self.report_unwritten(error)
+            return False
+        return True
+
+    def record(self, kind: str, values: dict[str, float]) -> None:
+        """A line of the log."""
+        try:
+            self.recorder.write(kind, self.step, values)
+        except OSError as error:
+            self.report_unwritten(error)
+
+    def report_unwritten(self, error: OSError) -> None:
+        """Stops the run, or says that it goes on unsaved, as configured."""
+        path, kept = error.filename or self.checkpoints.folder.parent, self.checkpoints.paths()
+        last = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
+        problem = f"{path}: cannot be written after step {self.step} ({error.strerror or error}); {last}"
+        if self.config.on_save_error == "stop":
+            raise NPMatchError(f"{problem}; put this right, then go on with --resume") from error
+        self.display.warn(f"{problem}; going on without saving (training.on_save_error=continue)")
 
     def restore(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
         """Takes up a checkpoint."""
         self.step = step
-        self.algorithm.load_state_dict(parts["algorithm"])
-        self.update.ema.load_state_dict(parts["ema"])
-        self.update.load_state_dict(parts["momentum"])
+        try:
+            self.algorithm.load_state_dict(parts["algorithm"])
+            self.update.ema.load_state_dict(parts["ema"])
+            self.update.load_state_dict(parts["momentum"])
+        except (RuntimeError, KeyError) as error:
+            raise NPMatchError(
+                f"{self.checkpoints.folder}: step {step} does not fit this configuration, data or version of npmatch "
+                f"({str(error).splitlines()[0]}); go on with those it was written with, or train again in another --out"
+            ) from error
         self.meter.load_state_dict(parts.get("meter", {}))
         self.display.advance(step)

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from npmatch.training.checkpoint import write_atomically
+from npmatch.files import write_atomically
+from npmatch.training.tensorboard import ScalarFile
+from npmatch.types import NPMatchError
 
 
 class Recorder:
     """Appends lines {"kind", "step", …}; after a resume the log goes on without a gap or a repeat."""
 
     def __init__(self, folder: Path, resume_at: int | None = None) -> None:
-        """Lines after step `resume_at` are forgotten: those steps will be taken again."""
-        from torch.utils.tensorboard import SummaryWriter
-
+        """Lines after step `resume_at` are forgotten, and the final one: those steps will be taken again."""
         self.path = folder / "metrics.jsonl"
         kept = [r for r in read_records(folder) if resume_at is not None and r["step"] <= resume_at]
+        kept = [r for r in kept if r["kind"] != "final"]
         write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
-        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at)  # type: ignore[no-untyped-call]
+        self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self.whole = self.path.stat().st_size  # bytes of lines that are whole
+        self.waiting = b""  # lines that could not be written yet
+        self.curves = ScalarFile(folder / "tensorboard", purge_step=resume_at or 0)
         self.seconds_before = max((r.get("seconds", 0.0) for r in kept), default=0.0)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One line, flushed."""
-        self.file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self.file.flush()
+        """One line; where the disk refuses it, an OSError, and the line is written together with the next one."""
+        self.waiting += (json.dumps({"kind": kind, "step": step, **values}) + "\n").encode()
+        self._write_waiting()
         for name, value in values.items():
             if isinstance(value, int | float):
-                self.writer.add_scalar(f"{kind}/{name}", value, step)  # type: ignore[no-untyped-call]
+                self.curves.add(f"{kind}/{name}", value, step)
+
+    def _write_waiting(self) -> None:
+        try:
+            written = 0
+            while written < len(self.waiting):  # a disk that is nearly full takes a part
+                written += self.file.write(self.waiting[written:]) or 0
+        except OSError:
+            self.file.truncate(self.whole)  # half a line would be in the way of the next one
+            raise
+        self.whole += len(self.waiting)
+        self.waiting = b""
+
+    def sync(self) -> None:
+        """The log is on disk after this: a checkpoint must not be newer than the lines before it."""
+        self._write_waiting()
+        os.fsync(self.file.fileno())
 
     def close(self) -> None:
         """Everything is on disk after this."""
-        self.file.close()
-        self.writer.close()  # type: ignore[no-untyped-call]
+        try:
+            self.sync()
+        finally:
+            self.file.close()
+            self.curves.close()
 
 
 class Unrecorded(Recorder):
@@ -47,14 +70,31 @@ class Unrecorded(Recorder):
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Forgets the line."""
 
+    def sync(self) -> None:
+        """Nothing to keep."""
+
     def close(self) -> None:
         """Nothing to close."""
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a last line torn by a crash is left out."""
+    """The lines of a run's metrics.jsonl; an end torn by a crash is left out."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    records = [_parse(line) for line in path.read_bytes().split(b"\n")[:-1] if line]
+    while records and records[-1] is None:
+        records.pop()
+    whole = [record for record in records if record is not None]
+    if len(whole) < len(records):
+        line = records.index(None) + 1
+        raise NPMatchError(f"{path}, line {line}: not a record; the file was altered, restore or remove the line")
+    return whole
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and {"kind", "step"} <= record.keys() else None

@@ -1,0 +1,70 @@
+"""What a data set and its split are, in a few lines: written beside a run, so that a resumed one can tell a change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from npmatch.data.images import FileImages
+from npmatch.data.split import Split
+from npmatch.types import Dataset, ImageSet, ImageStore
+
+FILES, IMAGES = 4096, 256  # looked at, evenly spaced: all of a small set, and no minutes for a large one
+
+
+def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
+    """Sizes and names as they are, long things as digests; of files their sizes, of images in memory their pixels."""
+    found = {
+        "classes": list(dataset.class_names),
+        "shape": list(dataset.train.images.shape),
+        **_describe_set(dataset.train),
+        **{f"test {key}": value for key, value in _describe_set(dataset.test).items()},
+    }
+    chosen = [split.labeled.tolist(), split.validation.tolist(), split.include_labeled]
+    return {**found, "split": _digest(json.dumps(chosen).encode())}
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """'images: 10 → 12' for every part that differs; of digests only that they do."""
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    short = {"images", "test images", "classes", "shape"}
+    return [f"{key}: {old.get(key)} → {new.get(key)}" if key in short else f"{key} changed" for key in changed]
+
+
+def _describe_set(part: ImageSet | None) -> dict[str, Any]:
+    if part is None:
+        return {"images": 0}
+    return {
+        "images": len(part),
+        "labels": _digest(part.labels.cpu().numpy().astype("<i8").tobytes()),
+        "file names": _digest(json.dumps(part.names).encode()),
+        "contents": _digest(_sample(part.images)),
+    }
+
+
+def _sample(images: ImageStore) -> bytes:
+    if isinstance(images, FileImages):
+        return json.dumps([_size(images.path(i)) for i in _spread(len(images), FILES).tolist()]).encode()
+    return images.take(_spread(len(images), IMAGES)).cpu().numpy().tobytes()
+
+
+def _spread(length: int, wanted: int) -> torch.Tensor:
+    """At most `wanted` positions below `length`, evenly spaced."""
+    number = min(length, wanted)
+    return torch.arange(number) * length // max(number, 1)
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1  # whoever reads the file says what is wrong with it
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

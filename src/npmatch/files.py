@@ -1,0 +1,79 @@
+"""Files that are whole or absent, whatever happens while they are written; and folders that one process owns."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from npmatch.types import NPMatchError
+
+_held: set[Path] = set()  # by this process, which the operating system's lock would let in twice
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # on a full disk the half-written file is in the way of the next one
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder is this process's alone inside; the lock ends with the process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on this operating system
+        yield
+        return
+    folder = folder.resolve()
+    is_new = not folder.exists()
+    path = folder / ".lock"
+    refusal = (
+        f"{folder}: another process is at work in this folder{{}}; wait for it or stop it, or choose another --out"
+    )
+    if folder in _held:
+        raise NPMatchError(refusal.format(" (this one)"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
+    with opened as file:
+        try:
+            # Of lockf and flock the one whose lock a forked loader process does not inherit, and so not prolong.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
+                raise NPMatchError(f"{path}: cannot be locked ({error.strerror}); choose a local --out") from error
+            file.seek(0)
+            owner = file.read().strip()
+            raise NPMatchError(refusal.format(f" ({owner})" if owner else "")) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        _held.add(folder)
+        try:
+            yield
+        finally:
+            _held.discard(folder)
+            if is_new and [other.name for other in folder.glob("*")] == [path.name]:  # nothing came of it
+                path.unlink()
+                folder.rmdir()
