@@ -114,7 +114,8 @@ def assemble(
         dataset.std,
     )
     sampler = make_sampler(config, split, algorithm.views, display)
-    stream = make_stream(dataset, split, sampler, device, config.data.resident, workers=config.data.workers)
+    d = config.data
+    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers)
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,

@@ -54,6 +54,21 @@ def test_every_format_is_read(format: str) -> None:
     assert np.abs(hwc(decoded) - flat).max() <= 3  # the lossy ones
 
 
+@pytest.mark.parametrize(("side", "coarser"), [(96, False), (400, True), (1600, True)])
+def test_a_large_jpeg_is_decoded_coarsely_and_looks_the_same(side: int, coarser: bool) -> None:
+    y, x = np.mgrid[:side, : side * 3 // 2] / side
+    waves = np.stack([np.sin(7 * x + 3 * y), np.cos(5 * y * x), np.sin(9 * y)], axis=2)
+    photo = Image.fromarray((127.5 + 127.4 * waves).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    file = saved(photo, "JPEG", quality=92, exif=exif)
+    whole = to_tensor(Image.open(io.BytesIO(file.getvalue())), 48, 3)
+    difference = np.abs(hwc(decode_image(file, 48, 3)) - hwc(whole))
+    assert difference.mean() < 1.5
+    assert difference.max() <= 12
+    assert bool(difference.any()) == coarser
+
+
 @pytest.mark.parametrize(("width", "height", "size"), [(96, 64, 32), (64, 96, 32), (64, 64, 16), (48, 32, 64)])
 def test_scaling_is_torchvisions_resize_and_centre_crop(width: int, height: int, size: int) -> None:
     image = Image.fromarray(RNG.integers(0, 256, (height, width, 3), dtype=np.uint8))

@@ -20,6 +20,8 @@ from npmatch.data import (
     make_split,
     make_stream,
 )
+from npmatch.data.copying import SLOTS, copied_ahead
+from npmatch.data.loading import default_workers
 from npmatch.data.streams import FetchedStream, ResidentStream, free_memory
 from npmatch.types import NPMatchError
 
@@ -86,6 +88,12 @@ def test_memory_decides(memory_dataset: Dataset, file_dataset: Dataset) -> None:
     assert isinstance(in_place, ResidentStream)
     assert in_place.pixels.data_ptr() == memory_dataset.train.images.pixels.data_ptr()  # not a copy
     assert 2**20 < free_memory(torch.device("cpu")) < 2**50
+
+
+def test_workers_are_as_many_as_cores_unless_told(file_dataset: Dataset) -> None:
+    assert 1 <= default_workers() <= 16
+    assert stream_of(file_dataset, resident="never").workers == default_workers()
+    assert stream_of(file_dataset, resident="never", workers=0).workers == 0
 
 
 def test_supervised_training_decodes_labelled_images_alone(file_dataset: Dataset) -> None:
@@ -174,3 +182,28 @@ def test_streams_on_a_gpu(memory_dataset: Dataset, file_dataset: Dataset, tmp_pa
             batches = list(make_stream(dataset, split, sampler, "cuda", resident).batches(0, 12))
             assert all(part.is_cuda for batch in batches for part in batch)
             assert_equal([batch.to(torch.device("cpu")) for batch in batches], expected)
+
+
+@pytest.mark.gpu
+def test_copies_beside_a_busy_gpu_are_whole_and_few() -> None:
+    # Steps that take longer than their batches' copies: the host must neither overwrite what waits nor run away.
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    batches = [RawBatch(*(torch.full((2**20,), step, dtype=torch.int64) for _ in range(4))) for step in range(40)]
+    sums = []
+    for batch in copied_ahead(batches, torch.device("cuda")):
+        torch.cuda._sleep(2_000_000)  # cycles: about a millisecond
+        sums.append(torch.stack([part.sum() for part in batch]))
+        del batch
+    found = torch.stack(sums).cpu()
+    assert torch.equal(found, torch.arange(40)[:, None].expand(-1, 4) * 2**20)
+    one = 4 * 8 * 2**20
+    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= (SLOTS + 2) * one
+
+
+@pytest.mark.gpu
+def test_a_batch_may_be_kept() -> None:
+    batches = [RawBatch(*(torch.full((1000,), step) for _ in range(4))) for step in range(20)]
+    kept = list(copied_ahead(batches, torch.device("cuda")))
+    assert_equal([batch.to(torch.device("cpu")) for batch in kept], batches)
+    assert list(copied_ahead([], torch.device("cuda"))) == []

@@ -22,4 +22,5 @@ class DataConfig:
     given_labels: str | None = None  # a CSV of path,label: labels given since the data was made, laid over its own
     image_size: int | None = None  # stored side of images that come from files
     resident: Literal["auto", "always", "never"] = "auto"  # on the device as uint8, or streamed
-    workers: int = 2  # decoding processes
+    resident_share: float = 0.25  # of the device's free memory: what images may take to be resident by `auto`
+    workers: int | None = None  # decoding processes; None: one for each core, up to 16

@@ -17,14 +17,16 @@ from npmatch.types import ImageStore, NPMatchError
 T = TypeVar("T")
 
 
-def fetch_in_order(
-    fetch: Callable[[int], T], keys: Iterable[int], workers: int, pin_memory: bool = False
-) -> Iterator[T]:
+def default_workers() -> int:
+    """Where nobody says how many: one for each core, up to what a GPU's appetite can use."""
+    return min(_cores(), 16)
+
+
+def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
     """`fetch(key)` for each key, computed ahead by at most `workers` processes; 0 computes here."""
     workers = min(workers, _cores())
-    loader: DataLoader[Any] = DataLoader(
-        _Fetched(fetch), batch_size=None, sampler=keys, num_workers=workers, pin_memory=pin_memory
-    )
+    # Nothing is pinned here: the loader would do it in a thread, which a step that is being captured does not survive.
+    loader: DataLoader[Any] = DataLoader(_Fetched(fetch), batch_size=None, sampler=keys, num_workers=workers)
     for item in loader:
         if isinstance(item, NPMatchError):
             raise item

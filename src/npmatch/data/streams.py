@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from npmatch.data.copying import copied_ahead
 from npmatch.data.images import ArrayImages
-from npmatch.data.loading import fetch_in_order, iterate_selected
+from npmatch.data.loading import default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
 from npmatch.types import Dataset, ImageStore
 
@@ -51,10 +52,14 @@ def make_stream(
     device: str | torch.device,
     resident: Literal["auto", "always", "never"] = "auto",
     memory_share: float = 0.25,
-    workers: int = 2,
+    workers: int | None = None,
 ) -> Stream:
-    """Resident when "auto" finds that the images fit `memory_share` of the device's free memory."""
+    """Resident when "auto" finds that the images fit `memory_share` of the device's free memory.
+
+    `workers` are the processes that read and decode images; None: as many as there are cores, up to 16.
+    """
     device = torch.device(device)
+    workers = default_workers() if workers is None else workers
     store = dataset.train.images
     labels = dataset.train.labels[split.labeled]  # the only labels that go any further
     if isinstance(store, ArrayImages) and device.type == "cpu" and resident != "never":
@@ -97,9 +102,8 @@ class FetchedStream:
 
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
         """The batches of steps start … stop − 1, on the device."""
-        pin_memory = self.device.type == "cuda"
-        for batch in fetch_in_order(self.steps, range(start, stop), self.workers, pin_memory):
-            yield batch.to(self.device)
+        fetched = fetch_in_order(self.steps, range(start, stop), self.workers)
+        yield from copied_ahead(fetched, self.device) if self.device.type == "cuda" else fetched
 
 
 class StepImages:
