@@ -76,7 +76,7 @@ def test_suggestions_say_what_the_model_says(asked):
         first, second = prediction.probs[s.position].argsort(descending=True)[:2].tolist()
         assert (s.name, s.predicted, s.runner_up) == (left.names[s.position], str(first), str(second))
         assert s.uncertainty == pytest.approx(prediction.entropy[s.position].item())
-        assert s.reason == f"{first} ({s.confidence:.0%}) or {second} ({s.runner_up_confidence:.0%})"
+        assert s.reason == f"either {first} ({s.confidence:.0%}) or {second} ({s.runner_up_confidence:.0%})"
 
 
 def test_every_strategy_answers_the_same_twice_and_otherwise_than_the_others(asked):

@@ -171,5 +171,7 @@ def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
     if not (run / "config.yaml").is_file():
         raise NPMatchError(f"{run}: no such run")
     config = make_config({}, read_config_file(run / "config.yaml"))
-    dataset = load_configured(config.data if data is None else replace(config.data, root=str(data)))
+    if data is not None:
+        config = replace(config, data=replace(config.data, root=str(data)))
+    dataset = load_configured(config.data)
     return RunData(run, config, dataset, Split.load(run / "split.json", dataset))

@@ -157,11 +157,10 @@ def usual_distance(features: Tensor) -> float:
 def _explain(pick: Pick, names: list[str], prediction: Prediction, class_names: tuple[str, ...]) -> Suggestion:
     """A choice in words."""
     (p_first, p_second), (first, second) = (part.tolist() for part in prediction.probs[pick.position].topk(2))
-    reason = f"{class_names[first]} ({p_first:.0%}) or {class_names[second]} ({p_second:.0%})"
+    reason = f"either {class_names[first]} ({p_first:.0%}) or {class_names[second]} ({p_second:.0%})"
     if pick.distance is not None:
-        reason += f"; {pick.distance:.2f} of the usual distance from " + (
-            "an image labelled since" if pick.nearest is None else names[pick.nearest]
-        )
+        from_what = "an image labelled since" if pick.nearest is None else "the nearest one above"
+        reason += f"; {pick.distance:.2f} of the usual distance from {from_what}"
     return Suggestion(
         name=names[pick.position],
         position=pick.position,

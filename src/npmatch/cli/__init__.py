@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
 import typer
 
-from npmatch.cli import bench, compare, data, export, predict, train
+from npmatch.cli import bench, compare, data, export, label, predict, train
 from npmatch.cli.shared import fail
 from npmatch.types import NPMatchError
 
@@ -24,6 +25,8 @@ app.command()(data.check_data)
 app.command()(train.train)
 app.command()(predict.evaluate)
 app.command()(predict.predict)
+app.command()(label.suggest)
+app.command()(label.label)
 app.command()(export.export)
 app.command()(compare.compare)
 app.command()(compare.sweep)
@@ -55,4 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def console_script() -> None:
     """The `npmatch` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")  # file names are bytes, which need not be UTF-8
     sys.exit(main())
