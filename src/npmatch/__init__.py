@@ -5,11 +5,16 @@ prediction = npmatch.load("runs/digits").predict(images)
 prediction.label, prediction.confidence, prediction.entropy
 """
 
+from typing import TYPE_CHECKING, Any
+
 from npmatch.algorithms import Algorithm, check_algorithm
 from npmatch.experiment import Run, evaluate_run, fit
 from npmatch.predict import Classifier, load
 from npmatch.types import Batch, Dataset, ImageSet, NPMatchError, Prediction, Step, Task, Views
 from npmatch.version import __version__
+
+if TYPE_CHECKING:
+    from npmatch.estimator import NPMatchClassifier
 
 __all__ = [
     "Algorithm",
@@ -17,6 +22,7 @@ __all__ = [
     "Classifier",
     "Dataset",
     "ImageSet",
+    "NPMatchClassifier",
     "NPMatchError",
     "Prediction",
     "Run",
@@ -29,3 +35,12 @@ __all__ = [
     "fit",
     "load",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimator is imported when it is asked for: the command line does without scikit-learn."""
+    if name == "NPMatchClassifier":
+        from npmatch.estimator import NPMatchClassifier
+
+        return NPMatchClassifier
+    raise AttributeError(f"module 'npmatch' has no attribute '{name}'")

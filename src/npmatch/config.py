@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from npmatch.algorithms import find_algorithm
+from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
 from npmatch.data.config import DataConfig
@@ -72,19 +72,19 @@ def make_config(*layers: Layer) -> Config:
             raise NoSuchChoiceError("preset", str(preset), list(algorithm.presets))
         own_words = {key: value for layer in layers[1:] for key, value in layer.items()}
         given = {**given, **algorithm.presets[preset], **own_words}
-    groups: dict[str, type] = {
-        "algorithm": algorithm.Config,
-        "data": DataConfig,
-        "augment": AugmentConfig,
-        "backbone": BackboneConfig,
-        "training": TrainingConfig,
-    }
+    groups = _groups(algorithm)
     types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
     types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
     values = {key: _typed(key, value, types) for key, value in given.items()}
     for key, value in values.items():
         if key in POSITIVE and value is not None and value <= 0:
             raise NPMatchError(f"{key}={value}: must be greater than 0")
+    return config_of(values)
+
+
+def config_of(values: Layer) -> Config:
+    """The configuration of values that have their keys' types already, as those a program sets have."""
+    name = str(values.get("algorithm.name", Config.name))
 
     def part(group: str) -> dict[str, Any]:
         return {
@@ -92,10 +92,21 @@ def make_config(*layers: Layer) -> Config:
         }
 
     return Config(
-        name=values.get("algorithm.name", Config.name),
-        **{group: cls(**part(group)) for group, cls in groups.items()},
+        name=name,
+        **{group: cls(**part(group)) for group, cls in _groups(find_algorithm(name)).items()},
         **{key: values[key] for key in ("seed", "recipe", "preset") if key in values},
     )
+
+
+def _groups(algorithm: type[Algorithm]) -> dict[str, type]:
+    """The typed parts of the tree."""
+    return {
+        "algorithm": algorithm.Config,
+        "data": DataConfig,
+        "augment": AugmentConfig,
+        "backbone": BackboneConfig,
+        "training": TrainingConfig,
+    }
 
 
 def _hints(cls: type) -> dict[str, Any]:

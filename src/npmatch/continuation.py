@@ -97,17 +97,21 @@ def continued_split(config: Config, dataset: Dataset) -> Split:
 
 
 def load_weights(algorithm: Algorithm, run: Path) -> None:
-    """The state of `run`'s last checkpoint with its averaged weights; without checkpoints, its finished model.
+    """The state of `run`'s last checkpoint with its averaged weights; without checkpoints, its finished model."""
+    take_state(algorithm, _saved_state(run), origin=f"training.start_from={run}")
+
+
+def take_state(algorithm: Algorithm, saved: Mapping[str, Tensor], origin: str) -> None:
+    """The state of an earlier training; `origin` names it in errors.
 
     A module whose buffers are of another number of images (a curriculum) starts afresh; weights must fit.
     """
-    saved, fresh = _saved_state(run), algorithm.state_dict()
+    fresh = algorithm.state_dict()
     misfits = {name for name, t in fresh.items() if name not in saved or saved[name].shape != t.shape}
     weights = {name for name, _ in algorithm.named_parameters()}
     if bad := misfits & weights:
         raise NPMatchError(
-            f"training.start_from={run}: its weights do not fit this configuration ({min(bad)}); leave backbone.* and "
-            "algorithm.* as they were"
+            f"{origin}: its weights do not fit this configuration ({min(bad)}); keep backbone and algorithm"
         )
     afresh = {name.rpartition(".")[0] for name in misfits}
     fitting = {name: saved[name] for name in fresh if name in weights or name.rpartition(".")[0] not in afresh}
