@@ -13,13 +13,16 @@ import torch
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
+from npmatch.collective import copy_first_
 from npmatch.config import Config, write_config
 from npmatch.continuation import continued_split, load_weights
 from npmatch.data import Dataset, ImageSet, Sampler, Split, fingerprint, load_configured, make_split, make_stream
 from npmatch.data.identity import changes, describe_data
 from npmatch.draws import mix
+from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
 from npmatch.predict import ModelCard, evaluation_set, predict_store
+from npmatch.ranks import from_first, is_first, joined, my_share, rank, world
 from npmatch.training import (
     EMA,
     Checkpoints,
@@ -81,23 +84,27 @@ def build_trainer(
     """
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     dataset = load_configured(config.data)
-    split = find_split(dataset, config, folder, allow_change)
+    split = share_split(dataset, from_first(lambda: find_split(dataset, config, folder, allow_change)))
     data = describe_data(dataset, split)
-    refuse_other_data(folder, data, allow_change, display)
+    from_first(lambda: refuse_other_data(folder, data, allow_change, display))
     trainer, evaluator = assemble(config, dataset, split, device, display)
-    resuming = is_run(folder)
-    trainer.checkpoints = Checkpoints(folder / "checkpoints")
-    latest = trainer.checkpoints.load_latest(display.warn)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    latest = from_first(lambda: checkpoints.load_latest(display.warn))  # not every machine need see the folder
     if latest is None and config.training.start_from is not None:
-        start_from(trainer, Path(config.training.start_from))
-        display.say(f"starting from {config.training.start_from} with {len(split.labeled)} labelled images")
-    start_folder(folder, config, split, data, device)
-    trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
+        source = Path(config.training.start_from)
+        from_first(lambda: start_from(trainer, source))
+        display.say(f"starting from {source} with {len(split.labeled)} labelled images")
+    resuming = is_run(folder)
+    from_first(lambda: start_folder(folder, config, split, data, device))
+    if is_first():
+        trainer.checkpoints = checkpoints
+        trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
     if latest is not None:
         trainer.restore(*latest)
         display.say(f"resuming {folder} at step {trainer.step}")
     elif resuming:
         display.say(f"{folder}: no checkpoint yet, starting at the first step")
+    copy_first_(trainer.state())  # machines may differ in the last bit of a drawn weight
     return trainer, evaluator
 
 
@@ -115,7 +122,7 @@ def assemble(
     )
     sampler = make_sampler(config, split, algorithm.views, display)
     d = config.data
-    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers)
+    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,
@@ -156,6 +163,8 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
+    if joined() and t.sync_norm:
+        synchronise_norms(algorithm)
     if on_cuda:
         algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
@@ -165,17 +174,31 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
 
 def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
     """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
-    t, available = config.training, len(split.unlabeled)
+    t, available, ranks = config.training, len(split.unlabeled), world()
+    if t.batch % ranks:
+        near = max(t.batch // ranks, 1) * ranks
+        raise NPMatchError(f"training.batch={t.batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
     unlabeled = t.batch * t.unlabeled_ratio if views.weak + views.strong else 0
     if unlabeled > available:
-        display.say(f"unlabelled batch: all {available} images, as there are fewer than {unlabeled}")
-        unlabeled = available
+        fewer = available - available % ranks
+        display.say(f"unlabelled batch: {fewer} images, as there are fewer than {unlabeled}")
+        unlabeled = fewer
     return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
 
 
 def is_run(folder: Path) -> bool:
     """Whether a run was started there: config.yaml is the last thing its start writes."""
     return (folder / "config.yaml").exists()
+
+
+def share_split(dataset: Dataset, split: Split) -> Split:
+    """The first rank's split, where this rank has the data it was made for."""
+    if not is_first() and split.fingerprint != fingerprint(dataset):
+        raise NPMatchError(
+            f"rank {rank()}: images, labels, classes or file names differ from the first rank's; "
+            "give every machine the same data"
+        )
+    return split
 
 
 def find_split(dataset: Dataset, config: Config, folder: Path, allow_change: bool = False) -> Split:
@@ -249,6 +272,7 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "ranks": world(),
         "seed": config.seed,
         "commit": _commit(),
     }

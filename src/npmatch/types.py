@@ -54,7 +54,11 @@ class Task:
 
 
 class Batch(NamedTuple):
-    """One step's views, augmented and normalised. It holds no label of an unlabelled image."""
+    """One step's views, augmented and normalised. It holds no label of an unlabelled image.
+
+    On several ranks the images are this rank's share of the batch, labels and positions those of all of it: features
+    come out of `Model.features` for the whole batch, and everything else follows from them.
+    """
 
     x: Tensor  # B C H W, weak views of labelled images
     y: Tensor  # B, int64

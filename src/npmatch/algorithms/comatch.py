@@ -61,10 +61,7 @@ class CoMatch(Algorithm):
         """The paper's Algorithm 1."""
         c, head, model = self.config, self.model.head, self.model
         (u_weak,), (u_strong, u_other) = batch.weak, batch.strong
-        sizes = [len(batch.x), len(u_weak), len(u_strong), len(u_other)]
-        f_x, f_weak, f_strong, f_other = torch.split(
-            model.features(torch.cat([batch.x, u_weak, u_strong, u_other])), sizes
-        )
+        f_x, f_weak, f_strong, f_other = model.features_together(batch.x, u_weak, u_strong, u_other)
         loss_x = F.cross_entropy(head(f_x), batch.y)
 
         q = self.pseudo_label(f_x.detach(), batch.y, f_weak.detach())

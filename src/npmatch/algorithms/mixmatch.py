@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.collective import everyones, mine
 from npmatch.heads import frozen_statistics
 from npmatch.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.types import Batch, Step, Views
@@ -49,14 +50,14 @@ class MixMatch(Algorithm):
         labels = one_hot(batch.y, self.task.num_classes)
 
         # Each pair has a λ of its own, as in the paper; one shuffle of all images gives the partners.
-        mixed, targets = mixup(
-            torch.cat([batch.x, *batch.weak]), torch.cat([labels, *[q] * len(batch.weak)]), c.mixup
-        )  # Eq. 8–11
+        images = [everyones(view) for view in (batch.x, *batch.weak)]
+        mixed, targets = mixup(torch.cat(images), torch.cat([labels, *[q] * len(batch.weak)]), c.mixup)  # Eq. 8–11
 
         # Paper: its code interleaves batches of B, so that labelled and unlabelled images share batch-norm statistics;
         # here: one joint pass, because it serves the same end with all images at once.
-        logits_x, logits_u = torch.tensor_split(self.model.head(self.model.features(mixed)), [len(batch.x)])
-        p_x, p_u = torch.tensor_split(targets, [len(batch.x)])
+        f = self.model.features_together(*(mine(part) for part in torch.split(mixed, [len(view) for view in images])))
+        logits_x, logits_u = torch.tensor_split(self.model.head(torch.cat(f)), [len(labels)])
+        p_x, p_u = torch.tensor_split(targets, [len(labels)])
 
         loss_x = F.cross_entropy(logits_x, p_x)  # Eq. 3
         loss_u = (logits_u.softmax(-1) - p_u).square().mean()  # Eq. 4
@@ -72,6 +73,6 @@ class MixMatch(Algorithm):
     def guess(self, weak: tuple[Tensor, ...]) -> Tensor:
         """Label guesses U K: the predictions of all weak views, averaged and sharpened."""
         with frozen_statistics(self.model):  # as in the paper's code: the mixed images alone move them
-            logits = self.model.head(self.model.features(torch.cat(weak)))
+            logits = self.model.head(torch.cat(self.model.features_together(*weak)))
         p = logits.softmax(-1).view(len(weak), -1, self.task.num_classes).mean(0)  # Eq. 6
         return sharpen(p, self.config.temperature)  # Eq. 7

@@ -106,8 +106,9 @@ class MetaPseudoLabels(Algorithm):
 
     def student(self, x: Tensor, u_strong: Tensor) -> tuple[Tensor, Tensor]:
         """The student's logits of labelled images B K and of strong views U K, in one batch-norm batch."""
-        logits: Tensor = self.model.head(self.model.features(torch.cat([x, u_strong])))
-        return logits[: len(x)], logits[len(x) :]
+        f_x, f_strong = self.model.features_together(x, u_strong)
+        logits: Tensor = self.model.head(torch.cat([f_x, f_strong]))
+        return logits[: len(f_x)], logits[len(f_x) :]
 
 
 def draw(probs: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.collective import everyones, mine
 from npmatch.heads import LinearHead, frozen_statistics
 from npmatch.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.selection import WindowAlignment
@@ -65,18 +66,18 @@ class ReMixMatch(Algorithm):
         labels = one_hot(batch.y, self.task.num_classes)
 
         # Paper: labelled images strongly augmented; here: their weak views, because a batch holds no others.
-        unmixed = [batch.x, *batch.strong, u_weak]
+        unmixed = [everyones(view) for view in (batch.x, *batch.strong, u_weak)]
         mixed, targets = mixup(torch.cat(unmixed), torch.cat([labels, *[q] * (len(unmixed) - 1)]), c.mixup)
 
-        turns = torch.randint(4, (len(u_strong),), device=u_strong.device)
-        turned = rotate_quarters(u_strong, turns)
+        turns = torch.randint(4, (len(q),), device=u_strong.device)
+        turned = rotate_quarters(u_strong, mine(turns))
 
         # Paper: its code interleaves batches of B and passes the last two apart; here: one joint pass, because all
         # images then share their batch-norm statistics.
-        f = self.model.features(torch.cat([mixed, u_strong, turned]))
-        f_mixed, f_strong, f_turned = torch.split(f, [len(mixed), len(u_strong), len(turned)])
-        logits_x, logits_u = torch.tensor_split(head(f_mixed), [len(batch.x)])
-        p_x, p_u = torch.tensor_split(targets, [len(batch.x)])
+        shares = [mine(part) for part in torch.split(mixed, [len(view) for view in unmixed])]
+        *f_mixed, f_strong, f_turned = self.model.features_together(*shares, u_strong, turned)
+        logits_x, logits_u = torch.tensor_split(head(torch.cat(f_mixed)), [len(labels)])
+        p_x, p_u = torch.tensor_split(targets, [len(labels)])
 
         loss_x = F.cross_entropy(logits_x, p_x)
         loss_u = F.cross_entropy(logits_u, p_u)

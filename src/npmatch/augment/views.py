@@ -13,6 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from npmatch.ranks import my_share
+
 Draws = TypeVar("Draws", bound=tuple[Tensor, ...])  # a NamedTuple of tensors with leading dimension n
 
 
@@ -28,8 +30,10 @@ class View(ABC, Generic[Draws]):
         """The views that `draws` stand for; nothing is random here."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """New views of `images`."""
-        return self.apply(images, self.draw(len(images), images.device))
+        """New views of `images`, which on several ranks are this rank's share: draws are made for all of them."""
+        share = my_share()
+        draws = self.draw(share.world * len(images), images.device)
+        return self.apply(images, draws if share.world == 1 else slice_draws(draws, share.block(len(images))))
 
 
 def slice_draws(draws: Draws, rows: slice) -> Draws:

@@ -18,6 +18,7 @@ from npmatch.data.copying import copied_ahead
 from npmatch.data.images import ArrayImages
 from npmatch.data.loading import default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
+from npmatch.ranks import Share
 from npmatch.types import Dataset, ImageStore
 
 # Of a step: positions in the labelled set, B, and in the unlabelled set, U. Usually a `Sampler`.
@@ -25,7 +26,10 @@ Draw = Callable[[int], tuple[Tensor, Tensor]]
 
 
 class RawBatch(NamedTuple):
-    """One step's images before augmentation. It holds no label of an unlabelled image."""
+    """One step's images before augmentation. It holds no label of an unlabelled image.
+
+    On several ranks the images are this rank's share, labels and positions those of the whole batch.
+    """
 
     x: Tensor  # B C H W, uint8
     y: Tensor  # B, int64
@@ -53,17 +57,19 @@ def make_stream(
     resident: Literal["auto", "always", "never"] = "auto",
     memory_share: float = 0.25,
     workers: int | None = None,
+    share: Share = Share(),  # noqa: B008 - frozen
 ) -> Stream:
     """Resident when "auto" finds that the images fit `memory_share` of the device's free memory.
 
-    `workers` are the processes that read and decode images; None: as many as there are cores, up to 16.
+    `workers` are the processes that read and decode images; None: as many as there are cores, up to 16. `share` says
+    which of a step's images are read here; labels and positions always come for the whole batch.
     """
     device = torch.device(device)
     workers = default_workers() if workers is None else workers
     store = dataset.train.images
     labels = dataset.train.labels[split.labeled]  # the only labels that go any further
     if isinstance(store, ArrayImages) and device.type == "cpu" and resident != "never":
-        return ResidentStream(store.pixels, labels, split.labeled, split.unlabeled, sampler)  # as it lies
+        return ResidentStream(store.pixels, labels, split.labeled, split.unlabeled, sampler, share)  # as it lies
     supervised = len(sampler(0)[1]) == 0
     used = torch.unique(split.labeled if supervised else torch.cat([split.labeled, split.unlabeled]))
     fits = len(used) * math.prod(store.shape) <= memory_share * free_memory(device)
@@ -71,25 +77,34 @@ def make_stream(
         pixels = _load(store, used, device, workers)
         # Rows of `pixels`, which lacks the images that no step uses.
         labeled, unlabeled = (torch.searchsorted(used, part) for part in (split.labeled, split.unlabeled))
-        return ResidentStream(pixels, labels, labeled, unlabeled, sampler)
-    return FetchedStream(StepImages(store, labels, split.labeled, split.unlabeled, sampler), device, workers)
+        return ResidentStream(pixels, labels, labeled, unlabeled, sampler, share)
+    return FetchedStream(StepImages(store, labels, split.labeled, split.unlabeled, sampler, share), device, workers)
 
 
 class ResidentStream:
     """All images lie on the device as uint8; a batch is gathered there."""
 
-    def __init__(self, pixels: Tensor, labels: Tensor, labeled: Tensor, unlabeled: Tensor, draw: Draw) -> None:
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        labeled: Tensor,
+        unlabeled: Tensor,
+        draw: Draw,
+        share: Share = Share(),  # noqa: B008 - frozen
+    ) -> None:
         """`pixels` on the device; `labels` of the labelled set; rows of `pixels` for both sets."""
         self.pixels = pixels  # n C H W
         self.labels, self.labeled, self.unlabeled = (part.to(pixels.device) for part in (labels, labeled, unlabeled))
-        self.draw = draw
+        self.draw, self.share = draw, share
 
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
         """The batches of steps start … stop − 1, on the device."""
         device = self.pixels.device
         for step in range(start, stop):
             b, index = (positions.to(device, non_blocking=True) for positions in self.draw(step))
-            x, u = (self.pixels.index_select(0, rows) for rows in (self.labeled[b], self.unlabeled[index]))
+            rows = (self.labeled[self.share.of(b)], self.unlabeled[self.share.of(index)])
+            x, u = (self.pixels.index_select(0, chosen) for chosen in rows)
             yield RawBatch(x, self.labels[b], u, index)
 
 
@@ -109,20 +124,24 @@ class FetchedStream:
 class StepImages:
     """The batch of any one step, on the CPU; workers hold a copy of this and share nothing."""
 
-    def __init__(self, store: ImageStore, labels: Tensor, labeled: Tensor, unlabeled: Tensor, draw: Draw) -> None:
+    def __init__(
+        self,
+        store: ImageStore,
+        labels: Tensor,
+        labeled: Tensor,
+        unlabeled: Tensor,
+        draw: Draw,
+        share: Share = Share(),  # noqa: B008 - frozen
+    ) -> None:
         """`labels` of the labelled set; indices into `store` for both sets."""
-        self.store, self.labels, self.labeled, self.unlabeled, self.draw = (
-            store,
-            labels,
-            labeled,
-            unlabeled,
-            draw,
-        )
+        self.store, self.draw, self.share = store, draw, share
+        self.labels, self.labeled, self.unlabeled = labels, labeled, unlabeled
 
     def __call__(self, step: int) -> RawBatch:
         """The batch of `step`."""
         b, index = self.draw(step)
-        x, u = self.store.take(self.labeled[b]), self.store.take(self.unlabeled[index])
+        x = self.store.take(self.labeled[self.share.of(b)])
+        u = self.store.take(self.unlabeled[self.share.of(index)])
         return RawBatch(x, self.labels[b], u, index)
 
 

@@ -7,6 +7,7 @@ from npmatch.heads.memory import Memory
 from npmatch.heads.model import Model, WeakNorm
 from npmatch.heads.neural_process import NeuralProcessHead
 from npmatch.heads.statistics import frozen_statistics
+from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
 
 __all__ = [
     "Bank",
@@ -16,6 +17,9 @@ __all__ = [
     "Memory",
     "Model",
     "NeuralProcessHead",
+    "SyncNorm",
     "WeakNorm",
+    "average_statistics",
     "frozen_statistics",
+    "synchronise_norms",
 ]

@@ -13,12 +13,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.draws import mix
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.model import Model
 from npmatch.losses import entropy
+from npmatch.ranks import my_share
 from npmatch.types import Prediction
 
 
@@ -38,11 +40,14 @@ class MCDropout(nn.Dropout):
     def __init__(self, p: float) -> None:
         """`p` is the share of elements dropped."""
         super().__init__(p)
+        self.sharded = False  # whether it sees this rank's share of a batch (in a backbone) and not all of it
         self.masks: dict[tuple[int, int], Tensor] = {}  # (pass, place) → bool; a memory of draws, not state
 
     def forward(self, x: Tensor) -> Tensor:
         """N ... → N ..., with the expectation kept."""
         current = _current.get()
+        if self.training and self.sharded and my_share().world > 1:
+            return self.forward_share(x)
         if self.training or current is None or self.p == 0:
             return super().forward(x)
         key = (current.number, current.calls)
@@ -54,6 +59,12 @@ class MCDropout(nn.Dropout):
             kept = (torch.rand(x.shape[1:], generator=generator) >= self.p).to(x.device)
             self.masks[key] = kept
         return x * kept / (1 - self.p)
+
+    def forward_share(self, x: Tensor) -> Tensor:
+        """Every rank draws for all ranks and takes its own: masks differ, and generators stay alike."""
+        share = my_share()
+        everyones = F.dropout(torch.ones((share.world, *x.shape), dtype=x.dtype, device=x.device), self.p)
+        return x * everyones[share.rank]
 
 
 class DropoutHead(LinearHead):
@@ -103,7 +114,9 @@ def replace_dropout(network: nn.Module, p: float) -> None:
     """Puts an MCDropout of rate `p` in the place of every nn.Dropout, however deep."""
     for name, child in network.named_children():
         if isinstance(child, nn.Dropout):
-            setattr(network, name, MCDropout(p))
+            replacement = MCDropout(p)
+            replacement.sharded = True
+            setattr(network, name, replacement)
         else:
             replace_dropout(child, p)
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from npmatch.collective import everyones, everyones_parts
 from npmatch.types import Prediction
 
 WeakNorm = Literal["joint", "own", "running"]
@@ -31,7 +32,17 @@ class Model(nn.Module):
         self.autocast: torch.dtype | None = None  # the backbone's arithmetic; heads stay in float32
 
     def features(self, x: Tensor) -> Tensor:
-        """Pooled features of images: N C H W → N F, never in less than float32."""
+        """Pooled features of images: N C H W → N F, never in less than float32.
+
+        In training on several ranks, `x` is this rank's share of the batch, and the features are those of all of it.
+        """
+        return everyones(self._backbone_features(x)) if self.training else self._backbone_features(x)
+
+    def features_together(self, *views: Tensor) -> tuple[Tensor, ...]:
+        """Features of several sets of images as `features` gives them, in one pass and so in one batch-norm batch."""
+        return everyones_parts(self._backbone_features(torch.cat(views)), [len(view) for view in views])
+
+    def _backbone_features(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             f: Tensor = self.backbone(x)
         return f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
@@ -45,14 +56,13 @@ class Model(nn.Module):
         without gradient. running: the same with the running statistics, as in evaluation.
         """
         if weak_norm == "joint":
-            f = self.features(torch.cat([x, weak, strong]))
-            f_x, f_weak, f_strong = torch.split(f, [len(x), len(weak), len(strong)])
+            f_x, f_weak, f_strong = self.features_together(x, weak, strong)
             return f_x, f_weak, f_strong
         with torch.no_grad():
             self.backbone.train(self.training and weak_norm == "own")
             f_weak = self.features(weak)
             self.backbone.train(self.training)
-        f_x, f_strong = torch.split(self.features(torch.cat([x, strong])), [len(x), len(strong)])
+        f_x, f_strong = self.features_together(x, strong)
         return f_x, f_weak, f_strong
 
     def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:

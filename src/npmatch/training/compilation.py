@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.ranks import joined
 from npmatch.training.config import TrainingConfig
 from npmatch.training.loop import Trainer
 
@@ -20,6 +21,8 @@ def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
     """Whether a run compiles: as it is told, else on CUDA when it is long enough."""
     if config.compile is not None:
         return config.compile
+    if joined() and config.sync_norm:  # every synchronised norm cuts the program in two, and little is left to compile
+        return False
     return device.type == "cuda" and config.iterations >= WORTH_COMPILING
 
 

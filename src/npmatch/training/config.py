@@ -27,6 +27,7 @@ class TrainingConfig:
     compile: bool | None = None  # views and loss through torch.compile; None: on CUDA, from 5000 iterations on
     start_from: str | None = None  # a run whose weights and split this one begins with
     deterministic: bool = False  # the same bits every time on a GPU too, at a cost
+    sync_norm: bool = True  # on several ranks: batch norm over the global batch; false: over each rank's share
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000

@@ -9,6 +9,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from npmatch.ranks import is_first
+
 LABELS = {
     "error": ("error", "{:.2f} %"),
     "trusted": ("trusted", "{:.0%}"),
@@ -26,7 +28,7 @@ class Display:
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         """`quiet` shows nothing but warnings."""
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True, quiet=not is_first())  # of several ranks one speaks
         self.quiet = quiet
         self.values: dict[str, float] = {}
         self.progress = Progress(

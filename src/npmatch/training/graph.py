@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data import RawBatch
+from npmatch.ranks import joined
 
 WARM_UP = 3  # steps run before recording: libraries choose their kernels and allocate their workspaces then
 
@@ -31,7 +32,9 @@ class CapturedStep:
                 compute(self.raw)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # A collective's backend has a thread of its own that looks at events meanwhile, which must not end the capture.
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local" if joined() else "global"):
             compute(self.raw)
         for tensor in state():
             # A tensor that the warm-up made, such as a sum that had not begun, begins at zero.

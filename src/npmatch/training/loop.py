@@ -12,18 +12,23 @@ from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.augment import Policy, normalize
+from npmatch.collective import copy_first_
 from npmatch.data import RawBatch, Stream
 from npmatch.draws import mix
+from npmatch.heads import average_statistics
+from npmatch.ranks import largest, world
 from npmatch.training.checkpoint import Checkpoints
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
 from npmatch.training.graph import CapturedStep
-from npmatch.training.interrupt import InterruptedRunError, listening
+from npmatch.training.interrupt import InterruptedRunError, StopRequest, listening
 from npmatch.training.meter import Meter
 from npmatch.training.recorder import Recorder
 from npmatch.training.update import Update
 from npmatch.training.watch import Watch
 from npmatch.types import Batch, NPMatchError, Views
+
+AGREE_EVERY = 10  # steps between two questions whether a rank was asked to stop
 
 
 @dataclass
@@ -80,7 +85,7 @@ class Trainer:
                 done = self.step == total
                 if self.step % c.log_every == 0 or done:
                     now = time.monotonic()
-                    means = self.read_meter(now - logged, len(raw.x) + len(raw.u))
+                    means = self.read_meter(now - logged, len(raw.y) + len(raw.index))
                     means["seconds"] = self.recorder.seconds_before + now - started
                     self.record("train", means)
                     self.display.show(self.step, means)
@@ -92,10 +97,17 @@ class Trainer:
                     if scores:
                         self.record("eval", scores)
                         self.display.show(self.step, scores)
-                if self.step % c.checkpoint_every == 0 or done or stop.signum is not None:
+                signum = self.asked_to_stop(stop)
+                if self.step % c.checkpoint_every == 0 or done or signum is not None:
                     saved = self.save()
-                    if stop.signum is not None and not done:
-                        raise InterruptedRunError(self.step, stop.signum, saved)
+                    if signum is not None and not done:
+                        raise InterruptedRunError(self.step, signum, saved)
+
+    def asked_to_stop(self, stop: StopRequest) -> int | None:
+        """The signal that asks for a stop; several ranks agree on it, every few steps, and so stop at the same one."""
+        if world() == 1:
+            return stop.signum
+        return largest(stop.signum or 0) or None if self.step % AGREE_EVERY == 0 else None
 
     def take_step(self, raw: RawBatch) -> None:
         """One step, a function of the state, the data and (seed, step) alone."""
@@ -109,6 +121,7 @@ class Trainer:
     def compute(self, raw: RawBatch) -> None:
         """The part of a step that runs on the device alone, and so can be captured."""
         step = self.algorithm.train_step(self.make_views(raw), self.update.progress, self.update)
+        average_statistics(self.algorithm)
         self.update.ema.update()
         self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm})
 
@@ -147,6 +160,8 @@ class Trainer:
                 f"a gradient was not finite before step {self.step}; nothing was saved after it. Lower "
                 "training.learning_rate or set training.clip=3, then train again"
             )
+        if not copy_first_(self.state()):
+            self.display.warn(f"step {self.step}: the ranks' states differed; all go on with that of the first")
         parts = {
             "algorithm": self.algorithm.state_dict(),
             "ema": self.update.ema.state_dict(),

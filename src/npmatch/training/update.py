@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.collective import average_
 from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.ema import EMA
 
@@ -64,6 +65,7 @@ class Update:
         """Backward, clip, step."""
         self.sgd.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        average_([p.grad for p in self.named.values() if p.grad is not None])  # over ranks, in one collective
         norms = []
         for group in self.clip_groups:
             gradients = [p.grad for p in group if p.grad is not None]

@@ -1,0 +1,126 @@
+"""Batch norm over the global batch: every rank normalises its rows by the mean and variance of all rows.
+
+torch's SyncBatchNorm does this on CUDA alone; this one does it on any device, and in one process is plain batch norm.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from npmatch.collective import average_, gather, total
+from npmatch.ranks import joined, world
+from npmatch.types import NPMatchError
+
+PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class SyncNorm(_BatchNorm):
+    """A batch norm whose batch is that of all ranks; its state has the names of the norm it replaces."""
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        """Takes over the parameters and statistics of `norm`."""
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        for name, held in (*norm.named_parameters(recurse=False), *norm.named_buffers(recurse=False)):
+            setattr(self, name, held)
+        # timm's norms have their activation inside.
+        self.then = [part for name in ("drop", "act") if (part := getattr(norm, name, None)) is not None]
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Images, sequences and vectors alike."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # compiled is what lies between two norms
+    def forward(self, input: Tensor) -> Tensor:
+        """N C ... → N C ...."""
+        y = self.over_all(input) if self.training and joined() else super().forward(input)
+        for part in self.then:
+            y = part(y)
+        return y
+
+    def over_all(self, x: Tensor) -> Tensor:
+        """Normalises by the global batch and, unless they are frozen, moves the running statistics."""
+        y, mean, var = _Normalise.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
+            count = world() * x.numel() / x.shape[1]
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+            self.running_var.lerp_((var * (count / max(count - 1, 1))).to(self.running_var.dtype), share)
+        result: Tensor = y
+        return result
+
+
+class _Normalise(torch.autograd.Function):
+    """(x − mean) / std · weight + bias with mean and variance over all ranks; returns these two as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+        var, mean = torch.var_mean(_wide(x), _others(x), correction=0)
+        # Ranks hold equally many rows: the variance of all is the mean variance plus the variance of the means.
+        means, variances = gather(torch.stack([mean, var])[None]).unbind(1)  # each W C
+        mean = means.mean(0)
+        var = variances.mean(0) + (means - mean).square().mean(0)
+        scale = (var + eps).rsqrt()
+        ctx.save_for_backward(x, weight, mean, scale)
+        y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale if weight is None else scale * weight, x)
+        if bias is not None:
+            y = y + _per_channel(bias, x)
+        ctx.mark_non_differentiable(mean, var)
+        return y.to(x.dtype), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, weight, mean, scale = ctx.saved_tensors
+        dy = _wide(gradients[0])
+        normal = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
+        d_bias, d_weight = (
+            dy.sum(_others(x)),
+            (dy * normal).sum(_others(x)),
+        )  # of this rank's rows, as for any parameter
+        count = world() * x.numel() / x.shape[1]
+        # Every row moved the mean and the variance that all rows on all ranks were normalised by.
+        mean_dy, mean_dy_normal = (total(torch.stack([d_bias, d_weight])) / count).unbind(0)
+        through = dy - _per_channel(mean_dy, x) - normal * _per_channel(mean_dy_normal, x)
+        dx = through * _per_channel(scale if weight is None else scale * weight, x)
+        return dx.to(x.dtype), None if weight is None else d_weight, None if weight is None else d_bias, None
+
+
+def _others(x: Tensor) -> list[int]:
+    """All dimensions but the channels'."""
+    return [0, *range(2, x.dim())]
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """C → 1 C 1 ..., to meet x."""
+    return values.view(1, -1, *[1] * (x.dim() - 2))
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Sums over a batch need more digits than bfloat16 has."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def synchronise_norms(network: nn.Module) -> None:
+    """Puts a SyncNorm in the place of every batch norm, however deep."""
+    for name, child in network.named_children():
+        if not isinstance(child, _BatchNorm):
+            synchronise_norms(child)
+        elif type(child) in PLAIN or hasattr(child, "act"):
+            setattr(network, name, SyncNorm(child))
+        elif not isinstance(child, SyncNorm):
+            raise NPMatchError(
+                f"training.sync_norm: {type(child).__name__} has a way of its own; set training.sync_norm=false"
+            )
+
+
+def average_statistics(network: nn.Module) -> None:
+    """Gives local batch norms the mean over ranks of their running statistics, so that all ranks predict alike."""
+    if not joined():
+        return
+    local = [m for m in network.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncNorm)]
+    held = [statistic for norm in local for statistic in (norm.running_mean, norm.running_var)]
+    average_([statistic for statistic in held if statistic is not None])

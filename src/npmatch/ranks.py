@@ -1,0 +1,154 @@
+"""The processes that train one run together, as torchrun starts them: who is who, and what they decide together.
+
+Without torchrun there is one process and nothing here does anything. All processes run the same program on the same
+state; the first alone writes files and speaks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from npmatch.types import NPMatchError
+
+T = TypeVar("T")
+
+
+class ToldElsewhereError(NPMatchError):
+    """The first process met an error and tells the user; the others end with it, silently."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which rows of a global batch are one process's: equal blocks, in the order of the ranks."""
+
+    rank: int = 0
+    world: int = 1
+
+    def block(self, size: int) -> slice:
+        """Where its rows lie among the global ones, given how many a process has."""
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Its rows of the global ones."""
+        return rows[self.block(len(rows) // self.world)]
+
+
+def joined() -> bool:
+    """Whether there is a group of processes, be it of one."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def my_share() -> Share:
+    """This process's place in the group."""
+    return Share(dist.get_rank(), dist.get_world_size()) if joined() else Share()
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return my_share().rank
+
+
+def world() -> int:
+    """How many processes there are."""
+    return my_share().world
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes files and speaks to the user."""
+    return rank() == 0
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+
+
+def restarted() -> bool:
+    """Whether torchrun starts this process anew because one of the group had died."""
+    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def local_device(device: torch.device) -> torch.device:
+    """Of several GPUs on a machine, the one that is this process's."""
+    if device.type != "cuda" or device.index is not None or not launched():
+        return device
+    index, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if index >= found:
+        raise NPMatchError(
+            f"torchrun starts more processes here than there are CUDA devices ({found}); use --nproc-per-node={found}"
+        )
+    return torch.device("cuda", index)
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[None]:
+    """Joins the processes torchrun started, inside; nothing where it started none or they are joined already."""
+    if not launched() or joined():
+        yield
+        return
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(device)
+    # Decisions of the host travel by gloo even beside NCCL, so that they never wait for the device.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", device_id=device if on_cuda else None)
+    try:
+        yield
+    except NPMatchError:
+        _leave()
+        raise
+    else:
+        _leave()
+
+
+def _leave() -> None:
+    dist.destroy_process_group()
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What the first process makes, for all; where it meets an error of the user's, all end with it."""
+    if world() == 1:
+        return make()
+    outcome: list[Any] = [None]
+    problem: NPMatchError | None = None
+    if is_first():
+        try:
+            outcome = [(make(), None)]
+        except NPMatchError as error:
+            outcome, problem = [(None, str(error))], error
+    dist.broadcast_object_list(outcome, src=0, device=torch.device("cpu"))
+    if problem is not None:
+        raise problem
+    made, message = outcome[0]
+    if message is not None:
+        raise ToldElsewhereError(message)
+    return cast(T, made)
+
+
+def from_all(mine: T) -> list[T]:
+    """What each process has, in the order of the ranks, for all."""
+    if world() == 1:
+        return [mine]
+    found: list[Any] = [None] * world()
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def largest(number: int) -> int:
+    """The largest of the processes' numbers."""
+    if world() == 1:
+        return number
+    shared = torch.tensor(number)
+    dist.all_reduce(shared, dist.ReduceOp.MAX)
+    return int(shared)
+
+
+def wait_for_all() -> None:
+    """Returns once every process has come here."""
+    largest(0)

@@ -1,0 +1,56 @@
+"""Two and three ranks against one process with the same global batch: the method does not know how many there are."""
+
+import multiprocessing
+
+import pytest
+import torch
+from rank_worker import CASES, STEPS, train_cases
+
+from npmatch.training import load_tensors
+
+WORLDS = {0: 1, 2: 2, 3: 3}  # 0: one process without a group
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """(case, world, rank) → what that rank ended with; each world is started once for all cases."""
+    folder = tmp_path_factory.mktemp("ranks")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rank_worker"])  # imports once for all
+    processes = [
+        context.Process(target=train_cases, args=(rank, world, folder))
+        for world, ranks in WORLDS.items()
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)
+    return lambda case, world, rank: load_tensors(folder / f"{case}-{world}-{rank}.safetensors")[0]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_ranks_agree_with_one_process(outcomes, case, world):
+    alone = outcomes(case, 0, 0)
+    assert len(alone["log/loss"]) == STEPS
+    first = outcomes(case, world, 0)
+    for name, expected in alone.items():
+        if expected.is_floating_point():
+            torch.testing.assert_close(first[name], expected, rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+        else:  # curriculum, positions of banks: equal
+            assert torch.equal(first[name], expected), name
+    for rank in range(1, world):  # the other ranks have what the first has, to the bit
+        other = outcomes(case, world, rank)
+        different = [name for name in first if not torch.equal(first[name], other[name])]
+        assert not different
+
+
+def test_the_cases_trust_some_images_and_not_others(outcomes):
+    """So that an equal curriculum is not the equality of two empty ones."""
+    for case in ("npmatch-js", "npmatch-js_dual", "npmatch-kl", "fixmatch", "uda", "comatch", "semco"):
+        trusted = outcomes(case, 0, 0)["log/trusted"]
+        assert 0.02 < trusted.mean() < 0.98, (case, trusted)
+    counts = outcomes("flexmatch", 0, 0)["state/curriculum.counts"]
+    assert 0 < counts[-1] < counts.sum()
