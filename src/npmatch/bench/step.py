@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from npmatch.bench.timing import interleaved, seconds_per_call, tell
 from npmatch.config import Config, parse_overrides
 from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
-from npmatch.types import Dataset
 
 EAGER = {"training.graph": False, "training.compile": False}
 COLUMNS = [
@@ -57,7 +57,8 @@ def bench_step(
     variants = step_variants(recipe, list(overrides), on_cuda)
     config = variants[0].config
     dataset = practice_dataset(config)
-    seconds, rows = time_steps(variants, dataset, chosen, rounds)
+    builds = {variant.name: partial(practise, variant.config, dataset, chosen) for variant in variants}
+    seconds, rows, _ = time_steps(builds, chosen, rounds)
     flops = step_flops(config, dataset.train.images.shape)
     if on_cuda:
         for row in rows:
@@ -103,15 +104,15 @@ def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]
 
 
 def time_steps(
-    variants: list[Variant], dataset: Dataset, device: torch.device, rounds: int = 7
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Seconds of each variant's step, and a row of the table for each."""
+    variants: Mapping[str, Callable[[], Practice]], device: torch.device, rounds: int = 7
+) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, Practice]]:
+    """Seconds of each variant's step, a row of the table for each, and what was run."""
     runs: dict[str, Practice] = {}
     rows = []
     # Each variant compiles the same functions for itself: without more room the later ones would silently run eagerly.
     with torch._dynamo.config.patch(recompile_limit=128):
-        for variant in variants:
-            runs[variant.name], row = _prepare(variant, dataset, device)
+        for name, build in variants.items():
+            runs[name], row = _prepare(name, build, device)
             rows.append(row)
         seconds = interleaved(runs, str(device), rounds)
     for row in rows:
@@ -119,10 +120,10 @@ def time_steps(
         row["milliseconds"] = 1000 * seconds[name]
         row["images_per_second"] = runs[name].images / seconds[name]
         tell(f"{name}: {row['milliseconds']:.2f} ms a step, {row['images_per_second']:,.0f} images/s")
-    return seconds, rows
+    return seconds, rows, runs
 
 
-def _prepare(variant: Variant, dataset: Dataset, device: torch.device) -> tuple[Practice, dict[str, Any]]:
+def _prepare(name: str, build: Callable[[], Practice], device: torch.device) -> tuple[Practice, dict[str, Any]]:
     """The variant after its first steps, in which it is compiled and captured, and what memory that took."""
     started = time.perf_counter()
     on_cuda = device.type == "cuda"
@@ -132,16 +133,16 @@ def _prepare(variant: Variant, dataset: Dataset, device: torch.device) -> tuple[
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    run = practise(variant.config, dataset, device)
+    run = build()
     run()
     ready = time.perf_counter() - started
     seconds = seconds_per_call(run, str(device), repeats=3, calls=3)
-    row: dict[str, Any] = {"variant": variant.name, "ready_seconds": ready}
+    row: dict[str, Any] = {"variant": name, "ready_seconds": ready}
     if on_cuda:
         row["peak_gib"] = (torch.cuda.max_memory_allocated(device) - before) / 2**30
         row["reserved_gib"] = (torch.cuda.memory_reserved(device) - reserved) / 2**30
     memory = f", {row['peak_gib']:.2f} GiB" if on_cuda else ""
-    tell(f"{variant.name}: ready after {ready:.0f} s, about {1000 * seconds:.2f} ms a step{memory}")
+    tell(f"{name}: ready after {ready:.0f} s, about {1000 * seconds:.2f} ms a step{memory}")
     return run, row
 
 

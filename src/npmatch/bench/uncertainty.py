@@ -7,6 +7,7 @@ has it, or once with T copies of the batch. One plain pass with a linear head is
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from npmatch.algorithms import NPMatch
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.bench.figure import Curve, draw_curves
-from npmatch.bench.practice import practice_config, practice_dataset
+from npmatch.bench.practice import practice_config, practice_dataset, practise
 from npmatch.bench.result import BenchResult, Column
-from npmatch.bench.step import Variant, time_steps
+from npmatch.bench.step import time_steps
 from npmatch.bench.timing import captured, interleaved, tell
 from npmatch.heads import LinearHead, MCDropout, MCDropoutModel, Model
 from npmatch.losses import entropy
@@ -144,10 +145,9 @@ def predict_copies(model: Model, x: Tensor, samples: int) -> Prediction:
 def time_training(device: torch.device) -> dict[str, float]:
     """The training step of UPS, whose labels come from T passes of MC dropout, over NP-Match's."""
     recipe = "cifar10-250" if device.type == "cuda" else "digits-40"
-    variants = [
-        Variant(name, practice_config(recipe, name, {}, {"training.iterations": 2**20})) for name in ("npmatch", "ups")
-    ]
-    seconds, _ = time_steps(variants, practice_dataset(variants[0].config), device)
+    configs = {name: practice_config(recipe, name, {}, {"training.iterations": 2**20}) for name in ("npmatch", "ups")}
+    dataset = practice_dataset(configs["npmatch"])
+    seconds, *_ = time_steps({name: partial(practise, c, dataset, device) for name, c in configs.items()}, device)
     return {f"training step ({recipe}, T = 10): UPS / NP-Match": seconds["ups"] / seconds["npmatch"]}
 
 

@@ -17,6 +17,9 @@ from npmatch.cli.shared import DeviceOption, JsonOption, check_device, print_jso
 app = typer.Typer(help="The measured claims, each a ratio from one run.", no_args_is_help=True)
 
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write a figure: FILE.png, .svg or .pdf.")]
+StepWords = Annotated[
+    list[str] | None, typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="For example: backbone.name=wrn-28-8")
+]
 RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Turns that each variant is measured in.")]
 
 
@@ -34,9 +37,7 @@ def bench() -> None:
 
 @app.command()
 def step(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="For example: backbone.name=wrn-28-8")
-    ] = None,
+    words: StepWords = None,
     peak_tflops: Annotated[
         float, typer.Option("--peak-tflops", help="What the device can do; 800 is about an H200's in bfloat16.")
     ] = 800.0,
@@ -76,6 +77,47 @@ def uncertainty(
     result = bench_uncertainty(check_device(device), precision.value, steps, rounds)
     if plot:
         plot_uncertainty(result, plot)
+    show(result, as_json)
+
+
+@app.command()
+def augment(
+    cores: Annotated[int, typer.Option("--cores", min=1, help="Of the CPU.")] = 2,
+    images: Annotated[int, typer.Option("--images", min=1, help="Of a batch.")] = 448,
+    rounds: RoundsOption = 5,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Our views of a batch against torchvision's transforms image by image."""
+    from npmatch.bench.augment import bench_augment
+    from npmatch.bench.figure import check_plot, draw_bars
+
+    check_plot(plot)
+    result = bench_augment(check_device(device), cores, images, rounds)
+    if plot:
+        draw_bars(plot, {f"{r['view']}: {r['way']}": r["images_per_second"] for r in result.rows}, "images/s")
+    show(result, as_json)
+
+
+@app.command()
+def memory(
+    words: StepWords = None,
+    rounds: RoundsOption = 5,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A step's time and memory against the number of unlabelled images, 10⁴ to 10⁷."""
+    from npmatch.bench.figure import Curve, check_plot, draw_curves
+    from npmatch.bench.memory import bench_memory
+
+    check_plot(plot)
+    recipe, settings = recipe_and_settings(words or [])
+    result = bench_memory(recipe, settings, check_device(device), rounds=rounds)
+    if plot:
+        counts, times = ([row[key] for row in result.rows] for key in ("unlabeled", "milliseconds"))
+        draw_curves(plot, {"": [Curve("one step", counts, times)]}, "unlabelled images", "milliseconds")
     show(result, as_json)
 
 
