@@ -13,6 +13,7 @@ from rich.text import Text
 
 from npmatch.bench import BenchResult
 from npmatch.cli.shared import DeviceOption, JsonOption, check_device, print_json, recipe_and_settings
+from npmatch.types import NPMatchError
 
 app = typer.Typer(help="The measured claims, each a ratio from one run.", no_args_is_help=True)
 
@@ -97,6 +98,34 @@ def augment(
     result = bench_augment(check_device(device), cores, images, rounds)
     if plot:
         draw_bars(plot, {f"{r['view']}: {r['way']}": r["images_per_second"] for r in result.rows}, "images/s")
+    show(result, as_json)
+
+
+@app.command()
+def loader(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example: backbone.name=timm:resnet18")
+    ] = None,
+    images: Annotated[int, typer.Option("--images", min=1, help="JPEG files to make.")] = 512,
+    size: Annotated[int, typer.Option("--size", min=8, help="Side of the views, in pixels.")] = 224,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, help="Default: one for each core, up to 16.")
+    ] = None,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Training from JPEG files against decoding them alone, and how long the device waits."""
+    from npmatch.bench.figure import check_plot, draw_bars
+    from npmatch.bench.loader import bench_loader
+
+    check_plot(plot)
+    recipe, settings = recipe_and_settings(words or [])
+    if recipe is not None:
+        raise NPMatchError(f"'{recipe}': this bench has a recipe of its own; settings are written key=value")
+    result = bench_loader(settings, check_device(device), images, size, workers)
+    if plot:
+        draw_bars(plot, {row["what"]: row["images_per_second"] for row in result.rows}, "images/s")
     show(result, as_json)
 
 
