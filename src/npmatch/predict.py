@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,8 +21,12 @@ from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.data import Dataset, ImageSet, Split, decode_image, iterate_images, to_tensor
 from npmatch.data.subset import SelectedImages
 from npmatch.heads import Bank, Model
+from npmatch.hub import CARD, Pretrained
+from npmatch.report.model_card import ModelFacts
+from npmatch.run_facts import run_facts
 from npmatch.training import load_tensors, save_tensors, write_atomically
 from npmatch.types import ImageStore, NPMatchError, Prediction, Task
+from npmatch.version import __version__
 
 FORMAT = 1  # of config.json
 
@@ -55,10 +59,13 @@ class ModelCard:
             raise NPMatchError(f"{path}: cannot be read; is {path.parent} the folder of a finished run?") from error
         except ValueError as error:
             raise NPMatchError(f"{path}: not valid JSON") from error
-        if fields.pop("format", None) != FORMAT:
+        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; train again or use that version")
-        tuples = {key: tuple(fields[key]) for key in ("class_names", "mean", "std")}
-        return ModelCard(**{**fields, **tuples})
+        try:
+            tuples = {key: tuple(fields[key]) for key in ("class_names", "mean", "std")}
+            return ModelCard(**{**fields, **tuples})
+        except (KeyError, TypeError) as error:
+            raise NPMatchError(f"{path}: does not describe a model of this version ({error})") from error
 
 
 def save_model(folder: Path, model: Model, card: ModelCard) -> None:
@@ -72,8 +79,10 @@ def save_model(folder: Path, model: Model, card: ModelCard) -> None:
     save_tensors(folder / "model.safetensors", condensed.state_dict())
 
 
-class Classifier:
+class Classifier(Pretrained):
     """A trained model: images in, labels with uncertainty out."""
+
+    folder: Path | None = None  # where it was loaded from
 
     def __init__(self, model: Model, card: ModelCard, device: torch.device) -> None:
         """Use `npmatch.load(RUN)`."""
@@ -113,6 +122,37 @@ class Classifier:
             return to_tensor(image, self.card.stored_side, self.card.channels)
         return decode_image(Path(image), self.card.stored_side, self.card.channels)
 
+    def save_files(self, folder: Path) -> None:
+        """model.safetensors and config.json."""
+        save_model(folder, self.model, self.card)
+
+    def facts(self) -> ModelFacts:
+        """What is known of the model, and of its run where it was loaded from one."""
+        card = self.card
+        return ModelFacts(
+            algorithm=card.algorithm,
+            backbone=str(card.backbone_config.get("name")),
+            class_names=card.class_names,
+            channels=card.channels,
+            side=card.stored_side,
+            num_labeled=card.num_labeled,
+            version=__version__,
+            **({} if self.folder is None else run_facts(self.folder)),
+        )
+
+    def kept_card(self) -> str | None:
+        """The model card it came with, where it did not come from a run."""
+        if self.folder is None or (self.folder / "config.yaml").exists() or not (self.folder / CARD).is_file():
+            return None
+        return (self.folder / CARD).read_text(encoding="utf-8")
+
+    @classmethod
+    def load_files(cls, folder: Path, device: str | None) -> Self:
+        """As `npmatch.load`."""
+        loaded = load(folder, device)
+        assert isinstance(loaded, cls)
+        return loaded
+
 
 def load(folder: str | Path, device: str | None = None) -> Classifier:
     """The model of a finished run; nothing is unpickled on the way."""
@@ -120,19 +160,29 @@ def load(folder: str | Path, device: str | None = None) -> Classifier:
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such run")
     card = ModelCard.load(folder / "config.json")
+    try:
+        model = empty_model(card)
+    except TypeError as error:
+        raise NPMatchError(f"{folder / 'config.json'}: does not describe a model of this version ({error})") from error
+    state, _ = load_tensors(folder / "model.safetensors")
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
+    classifier = Classifier(model, card, choose_device(device))
+    classifier.folder = folder
+    return classifier
+
+
+def empty_model(card: ModelCard) -> Model:
+    """The network that a card describes, before its weights are read."""
     algorithm = find_algorithm(card.algorithm)
     settings = {k: v for k, v in card.algorithm_config.items() if k != "name"}
     backbone = make_backbone(
         dataclasses.replace(BackboneConfig(**card.backbone_config), pretrained=False), card.channels
     )
     task = Task(card.class_names, card.num_labeled, num_unlabeled=0)
-    model = algorithm.make_model(backbone, task, algorithm.Config(**settings))
-    state, _ = load_tensors(folder / "model.safetensors")
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
-    return Classifier(model, card, choose_device(device))
+    return algorithm.make_model(backbone, task, algorithm.Config(**settings))
 
 
 def choose_device(name: str | None) -> torch.device:

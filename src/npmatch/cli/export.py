@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,29 +12,55 @@ from rich.text import Text
 from npmatch.cli.shared import JsonOption, RunArgument, print_json
 from npmatch.types import NoSuchChoiceError
 
+if TYPE_CHECKING:
+    from npmatch.predict import Classifier
+
 
 def export(
     run: RunArgument,
-    form: Annotated[str, typer.Option("--format", help="onnx: one file for any runtime.")] = "onnx",
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="The file to write; default RUN/model.onnx.")] = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare the file with predict.")] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="onnx: one file for any runtime. hub: a folder for the Hugging Face hub.")
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="What to write; default RUN/model.onnx or RUN/hub.")
+    ] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="onnx: do not compare the file with predict.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the model as one file that says what predict says."""
-    from npmatch.export import BATCHES, export_onnx
+    """Hand the model on: as one ONNX file that says what predict says, or as a folder with a model card."""
+    if form not in FORMATS:
+        raise NoSuchChoiceError("format", form, list(FORMATS))
     from npmatch.predict import load
 
-    if form != "onnx":
-        raise NoSuchChoiceError("format", form, ["onnx"])
-    path = out or run / "model.onnx"
-    difference = export_onnx(load(run, "cpu"), path, check=not no_check)
-    size = path.stat().st_size
+    said, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
     if as_json:
-        print_json({"out": str(path), "bytes": size, "largest_difference": difference})
-        return
+        print_json(said)
+    else:
+        Console().print(Text(line), soft_wrap=True)
+
+
+def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
+    """RUN/model.onnx; what to say as JSON and as a line."""
+    from npmatch.export import BATCHES, export_onnx
+
+    path = out or run / "model.onnx"
+    difference = export_onnx(classifier, path, check=not no_check)
+    size = path.stat().st_size
     compared = "not compared with predict"
     if difference is not None:
         compared = (
             f"differs from predict by {difference:.1e} at most (batches of {', '.join(map(str, BATCHES))} images)"
         )
-    Console().print(Text(f"{path}: {size / 1e3:,.0f} kB, {compared}"), soft_wrap=True)
+    said = {"out": str(path), "bytes": size, "largest_difference": difference}
+    return said, f"{path}: {size / 1e3:,.0f} kB, {compared}"
+
+
+def to_hub_folder(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
+    """RUN/hub; what to say as JSON and as a line."""
+    folder = out or run / "hub"
+    classifier.save_pretrained(folder, repo_id=(run if out is None else out).resolve().name)
+    files = sorted(path.name for path in folder.iterdir() if path.is_file())
+    return {"out": str(folder), "files": files}, f"{folder}: {', '.join(files)}"
+
+
+FORMATS = {"onnx": to_onnx, "hub": to_hub_folder}
