@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from npmatch.types import NPMatchError
 
@@ -26,13 +26,15 @@ def check_plot(path: Path | None) -> None:
         raise NPMatchError(f"--plot {path}: name a file that ends in {', '.join(FORMATS)}")
 
 
-def draw_curves(path: Path, panels: Mapping[str, list[Curve]], xlabel: str, ylabel: str) -> None:
-    """One panel beside the other, both axes logarithmic, one legend below them all."""
+def draw_curves(
+    path: Path, panels: Mapping[str, list[Curve]], xlabel: str, ylabel: str, scale: Literal["log", "linear"] = "log"
+) -> None:
+    """One panel beside the other, both axes of one scale, one legend below them all."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * len(panels), 3.8), dpi=150, layout="constrained")
     for place, (title, curves) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, len(panels), place, xscale="log", yscale="log", xlabel=xlabel)
+        axes = figure.add_subplot(1, len(panels), place, xscale=scale, yscale=scale, xlabel=xlabel)
         axes.set_title(title, fontsize=10)
         axes.grid(axis="y", color="#dddddd", linewidth=0.7)
         for curve, colour in zip(curves, COLOURS, strict=False):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -147,6 +148,38 @@ def memory(
     if plot:
         counts, times = ([row[key] for row in result.rows] for key in ("unlabeled", "milliseconds"))
         draw_curves(plot, {"": [Curve("one step", counts, times)]}, "unlabelled images", "milliseconds")
+    show(result, as_json)
+
+
+@app.command()
+def labelling(
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many, from 0 on.")] = 5,
+    start: Annotated[int, typer.Option("--from", min=10, help="Labels at first, as many of each digit.")] = 10,
+    stop: Annotated[int, typer.Option("--to", help="Labels at last.")] = 60,
+    step: Annotated[int, typer.Option("--step", min=1, help="Labels given in a round.")] = 10,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=1, help="Of a round; the first takes three times as many.")
+    ] = 150,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The labelling loop on digits: error against labels, chosen at random, by uncertainty, and diversely."""
+    from npmatch.bench.figure import check_plot
+    from npmatch.bench.labelling import bench_labelling, plot_labelling
+
+    check_plot(plot)
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("rounds")
+
+        def advance(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        result = bench_labelling(seeds, start, stop, step, iterations, check_device(device), advance)
+    if plot:
+        plot_labelling(result, plot)
     show(result, as_json)
 
 
