@@ -17,11 +17,14 @@ from npmatch.collective import copy_first_
 from npmatch.config import Config, write_config
 from npmatch.continuation import continued_split, load_weights
 from npmatch.data import Dataset, ImageSet, Sampler, Split, fingerprint, load_configured, make_split, make_stream
+from npmatch.data.findings import Quarantined
 from npmatch.data.identity import changes, describe_data
+from npmatch.data.split import without
 from npmatch.draws import mix
 from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
 from npmatch.predict import ModelCard, evaluation_set, predict_store
+from npmatch.quarantine import check_first, positions_of, write_quarantine
 from npmatch.ranks import from_first, is_first, joined, my_share, rank, world
 from npmatch.training import (
     EMA,
@@ -84,7 +87,8 @@ def build_trainer(
     """
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     dataset = load_configured(config.data)
-    split = share_split(dataset, from_first(lambda: find_split(dataset, config, folder, allow_change)))
+    split, quarantine = from_first(lambda: find_split(dataset, config, folder, display, allow_change))
+    split = share_split(dataset, split)
     data = describe_data(dataset, split)
     from_first(lambda: refuse_other_data(folder, data, allow_change, display))
     trainer, evaluator = assemble(config, dataset, split, device, display)
@@ -95,7 +99,7 @@ def build_trainer(
         from_first(lambda: start_from(trainer, source))
         display.say(f"starting from {source} with {len(split.labeled)} labelled images")
     resuming = is_run(folder)
-    from_first(lambda: start_folder(folder, config, split, data, device))
+    from_first(lambda: start_folder(folder, config, split, data, quarantine, device))
     if is_first():
         trainer.checkpoints = checkpoints
         trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
@@ -201,16 +205,25 @@ def share_split(dataset: Dataset, split: Split) -> Split:
     return split
 
 
-def find_split(dataset: Dataset, config: Config, folder: Path, allow_change: bool = False) -> Split:
-    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one."""
+def find_split(
+    dataset: Dataset, config: Config, folder: Path, display: Display, allow_change: bool = False
+) -> tuple[Split, list[Quarantined] | None]:
+    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one.
+
+    The latter two with the files that a look at all images found unusable; None where nobody had to look.
+    """
     d, own = config.data, folder / "split.json"
     if is_run(folder) and not (allow_change and Split.load(own).fingerprint != fingerprint(dataset)):
-        return Split.load(own, dataset)
+        return Split.load(own, dataset), None
     if config.training.start_from is not None:
-        return continued_split(config, dataset)
+        return continued_split(config, dataset), None
+    quarantine = check_first(config, display)
+    train, test = positions_of(quarantine, dataset)
     if d.split is not None:
-        return Split.load(Path(d.split), dataset)
-    return make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
+        split = Split.load(Path(d.split), dataset)
+    else:
+        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
+    return without(split, train, test), quarantine
 
 
 def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, display: Display) -> None:
@@ -231,12 +244,20 @@ def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, di
         display.warn(f"{folder}: going on with other data ({'; '.join(changed)})")
 
 
-def start_folder(folder: Path, config: Config, split: Split, data: dict[str, Any], device: torch.device) -> None:
+def start_folder(
+    folder: Path,
+    config: Config,
+    split: Split,
+    data: dict[str, Any],
+    quarantine: list[Quarantined] | None,
+    device: torch.device,
+) -> None:
     """What a run's folder holds from its first step on; config.yaml last, because it is what makes it a run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         split.save(folder / "split.json")
         write_atomically(folder / "data.json", json.dumps(data, indent=2).encode())
+        write_quarantine(folder, quarantine)
         write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
         write_config(config, folder / "config.yaml")
     except OSError as error:

@@ -146,7 +146,8 @@ class RunData:
 
     def book(self, outside: Iterable[str] = ()) -> LabelBook:
         """The run's label book, for its training images less those held out, and `outside` ones (absolute paths)."""
-        held_out = {image_name(self.dataset.train, position) for position in self.split.validation.tolist()}
+        unused = torch.cat([self.split.validation, self.split.left_out]).tolist()
+        held_out = {image_name(self.dataset.train, position) for position in unused}
         known = positions_by_name(self.dataset.train).keys() - held_out
         return LabelBook(self.folder, self.dataset.class_names, known | set(outside))
 
@@ -156,6 +157,7 @@ class RunData:
         without = torch.ones(len(train), dtype=torch.bool)
         without[self.split.labeled] = False
         without[self.split.validation] = False
+        without[self.split.left_out] = False
         positions = [i for i in without.nonzero().flatten().tolist() if image_name(train, i) not in labels]
         index = torch.tensor(positions, dtype=torch.int64)
         return UnlabeledImages([image_name(train, i) for i in positions], SelectedImages(train.images, index), index)

@@ -19,7 +19,7 @@ from npmatch.algorithms import find_algorithm
 from npmatch.augment import normalize
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.data import Dataset, ImageSet, Split, decode_image, iterate_images, to_tensor
-from npmatch.data.subset import SelectedImages
+from npmatch.data.subset import selected
 from npmatch.heads import Bank, Model
 from npmatch.hub import CARD, Pretrained
 from npmatch.report.model_card import ModelFacts
@@ -257,14 +257,14 @@ def describe_store(
 
 def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:
     """The test images; where there are none the validation share; else nothing."""
-    if dataset.test is not None and len(dataset.test):
-        return dataset.test
-    if not len(split.validation):
-        return None
-    names = [dataset.train.names[i] for i in split.validation.tolist()] if dataset.train.names else []
-    return ImageSet(
-        SelectedImages(dataset.train.images, split.validation), dataset.train.labels[split.validation], names
-    )
+    test = dataset.test
+    if test is not None and len(test):
+        if not len(split.left_out_test):
+            return test
+        kept = torch.ones(len(test), dtype=torch.bool)
+        kept[split.left_out_test] = False
+        return selected(test, kept.nonzero().flatten())
+    return selected(dataset.train, split.validation) if len(split.validation) else None
 
 
 def write_test_predictions(

@@ -22,6 +22,7 @@ from npmatch.data.findings import KINDS, DataReport, Finding, Quarantined
 from npmatch.data.folders import list_folder
 from npmatch.data.inspection import Inspection, inspect_files
 from npmatch.data.listing import ListedFile, Listing
+from npmatch.data.loading import default_workers
 from npmatch.data.similarity import SIDE
 from npmatch.data.tables import list_csv
 from npmatch.types import NPMatchError
@@ -43,15 +44,19 @@ def list_data(path: Path) -> Listing:
 def check_data(
     listing: Listing,
     name: str = "",
-    workers: int = 2,
+    workers: int | None = None,
     needed: int = 1,
     advance: Callable[[int], None] = lambda n: None,
 ) -> DataReport:
-    """Opens every file and decodes it whole; `needed` labelled images of each class, or training would fail."""
+    """Opens every file and decodes it whole; `needed` labelled images of each class, or training would fail.
+
+    `workers` are the processes that do so; None: as many as there are cores, up to 16.
+    """
     files = listing.files
+    paths = [listing.path(file) for file in files]
     thumbnails = np.zeros((len(files), SIDE, SIDE), np.uint8)
     inspected: list[Inspection] = []
-    for chunk in inspect_files([listing.path(file) for file in files], workers):
+    for chunk in inspect_files(paths, default_workers() if workers is None else workers):
         for one in chunk:
             if one.thumbnail is not None:
                 thumbnails[len(inspected)] = one.thumbnail

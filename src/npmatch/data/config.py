@@ -21,6 +21,7 @@ class DataConfig:
     split: str | None = None  # a split.json to reuse instead of drawing one
     given_labels: str | None = None  # a CSV of path,label: labels given since the data was made, laid over its own
     image_size: int | None = None  # stored side of images that come from files
+    check: bool = True  # folder and csv only: look at every file first, and leave out what cannot be used
     resident: Literal["auto", "always", "never"] = "auto"  # on the device as uint8, or streamed
     resident_share: float = 0.25  # of the device's free memory: what images may take to be resident by `auto`
     workers: int | None = None  # decoding processes; None: one for each core, up to 16

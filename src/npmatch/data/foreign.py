@@ -27,7 +27,7 @@ def load_with_foreign(config: DataConfig) -> Dataset:
         raise NPMatchError(f"data.foreign_share={share}: give a share of at least 0 and below 1")
     if share and name is None:
         raise NPMatchError(f"data.foreign_share={share}: name their source too, for example data.foreign=svhn")
-    dataset = load_dataset(config.source, _path(config.root), config.image_size)
+    dataset = load_dataset(config.source, _path(config.root), config.image_size, missing_ok=config.check)
     if not share or name is None:
         return dataset
     in_files = name in SOURCES and SOURCES[name].size is not None  # and so of any size

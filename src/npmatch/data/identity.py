@@ -22,8 +22,8 @@ def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
     found = {
         "classes": list(dataset.class_names),
         "shape": list(dataset.train.images.shape),
-        **_describe_set(dataset.train),
-        **{f"test {key}": value for key, value in _describe_set(dataset.test).items()},
+        **_describe_set(dataset.train, split.left_out),
+        **{f"test {key}": value for key, value in _describe_set(dataset.test, split.left_out_test).items()},
     }
     chosen = [split.labeled.tolist(), split.validation.tolist(), split.include_labeled]
     return {**found, "split": _digest(json.dumps(chosen).encode())}
@@ -36,21 +36,22 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [f"{key}: {old.get(key)} → {new.get(key)}" if key in short else f"{key} changed" for key in changed]
 
 
-def _describe_set(part: ImageSet | None) -> dict[str, Any]:
+def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, Any]:
     if part is None:
         return {"images": 0}
     return {
         "images": len(part),
         "labels": _digest(part.labels.cpu().numpy().astype("<i8").tobytes()),
         "file names": _digest(json.dumps(part.names).encode()),
-        "contents": _digest(_sample(part.images)),
+        "contents": _digest(_sample(part.images, left_out)),
     }
 
 
-def _sample(images: ImageStore) -> bytes:
+def _sample(images: ImageStore, left_out: torch.Tensor) -> bytes:
     if isinstance(images, FileImages):
         return json.dumps([_size(images.path(i)) for i in _spread(len(images), FILES).tolist()]).encode()
-    return images.take(_spread(len(images), IMAGES)).cpu().numpy().tobytes()
+    looked_at = _spread(len(images), IMAGES)
+    return images.take(looked_at[~torch.isin(looked_at, left_out)]).cpu().numpy().tobytes()
 
 
 def _spread(length: int, wanted: int) -> torch.Tensor:

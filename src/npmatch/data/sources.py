@@ -45,25 +45,30 @@ SOURCES = {
 }
 
 
-def load_dataset(source: str, root: Path | None = None, image_size: int | None = None) -> Dataset:
+def load_dataset(
+    source: str, root: Path | None = None, image_size: int | None = None, missing_ok: bool = False
+) -> Dataset:
     """A built-in source, or 'package.module:function'; `root` defaults to $NPMATCH_DATA.
 
-    `image_size` is the side in pixels that images in files are scaled to; other sets have their own.
+    `image_size` is the side in pixels that images in files are scaled to; other sets have their own. With `missing_ok`
+    a CSV may list files that are not there, as long as nobody asks for them.
     """
-    root = Path(root).expanduser() if root is not None else _default_root(source)
+    root = find_root(source, root)
     if ":" in source:
         return _checked(import_name(source, "data source")(root), source)
-    return _checked(_read_builtin(source, root, image_size), source)
+    return _checked(_read_builtin(source, root, image_size, missing_ok), source)
 
 
-def _default_root(source: str) -> Path | None:
-    """$NPMATCH_DATA, unless the source knows a better place."""
+def find_root(source: str, root: Path | None) -> Path | None:
+    """Where a source's files are: as told, or $NPMATCH_DATA, unless the source knows a better place."""
+    if root is not None:
+        return Path(root).expanduser()
     given = os.environ.get("NPMATCH_DATA")
-    root = Path(given).expanduser() if given else None
-    return SOURCES[source].locate(root) if source in SOURCES else root
+    default = Path(given).expanduser() if given else None
+    return SOURCES[source].locate(default) if source in SOURCES else default
 
 
-def _read_builtin(name: str, root: Path | None, image_size: int | None) -> Dataset:
+def _read_builtin(name: str, root: Path | None, image_size: int | None, missing_ok: bool) -> Dataset:
     if name == "folder" and root is not None and root.suffix.lower() == ".csv":
         name = "csv"
     if name not in SOURCES:
@@ -76,7 +81,7 @@ def _read_builtin(name: str, root: Path | None, image_size: int | None) -> Datas
         arguments.append(_existing(root, name, source.expects))
     if source.size is not None:
         arguments.append(source.size if image_size is None else image_size)
-    dataset = source.read(*arguments)
+    dataset = source.read(*arguments, **({"missing_ok": missing_ok} if name == "csv" else {}))
     if image_size not in (None, dataset.train.images.shape[-1]):
         own = dataset.train.images.shape[-1]
         raise NPMatchError(f"image_size={image_size}: the images of {name} are {own} pixels wide; leave it out")

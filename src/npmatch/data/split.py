@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,17 +17,25 @@ from npmatch.draws import mix
 from npmatch.files import write_atomically
 from npmatch.types import Dataset, NPMatchError
 
+PARTS = ("labeled", "unlabeled", "validation")
+
+
+def _none() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """Indices into `dataset.train`, each sorted, int64."""
 
     labeled: Tensor
-    unlabeled: Tensor  # follows from the other two: all images, less validation and perhaps less the labelled
+    unlabeled: Tensor  # follows from the others: all images less validation, those left out, perhaps the labelled
     validation: Tensor
     seed: int
     fingerprint: str  # of the data set it was made for
     include_labeled: bool = True
+    left_out: Tensor = field(default_factory=_none)  # cannot or must not be used: broken files, copies of test images
+    left_out_test: Tensor = field(default_factory=_none)  # likewise, but indices into `dataset.test`
 
     def save(self, path: str | Path) -> None:
         """JSON; the unlabelled indices are left out, so the file stays small."""
@@ -44,6 +52,8 @@ class Split:
             "counts": counts,
             "labeled": self.labeled.tolist(),
             "validation": self.validation.tolist(),
+            "left_out": self.left_out.tolist(),
+            "left_out_test": self.left_out_test.tolist(),
         }
         write_atomically(Path(path), (json.dumps(content) + "\n").encode())
 
@@ -52,11 +62,14 @@ class Split:
         """The saved split; given the data set, an error where it is not the one the split was made for."""
         try:
             content = json.loads(Path(path).read_text())
-            labeled = torch.tensor(content["labeled"], dtype=torch.int64)
-            validation = torch.tensor(content["validation"], dtype=torch.int64)
-            include_labeled = bool(content["include_labeled"])
-            unlabeled = _others(content["counts"]["images"], labeled, validation, include_labeled)
-            split = Split(labeled, unlabeled, validation, content["seed"], content["fingerprint"], include_labeled)
+            content = {"left_out": [], "left_out_test": [], **content}  # which older files do not have
+            labeled, validation, left_out, left_out_test = (
+                torch.tensor(content[part], dtype=torch.int64)
+                for part in ("labeled", "validation", "left_out", "left_out_test")
+            )
+            seed, print_, include_labeled = content["seed"], content["fingerprint"], bool(content["include_labeled"])
+            unlabeled = _others(content["counts"]["images"], labeled, validation, left_out, include_labeled)
+            split = Split(labeled, unlabeled, validation, seed, print_, include_labeled, left_out, left_out_test)
         except FileNotFoundError as error:
             raise NPMatchError(f"{path}: no such file") from error
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
@@ -75,18 +88,21 @@ def make_split(
     seed: int,
     validation: float = 0.0,
     include_labeled: bool = True,
+    left_out: Tensor | None = None,
 ) -> Split:
     """`labels` labelled images in all, as many of each class; None takes every one that has a label.
 
     `validation` is the share of each class's images not chosen (or, with None, of all its labelled images) to
-    keep out of training. The unlabelled set is every other image, the labelled included unless told.
+    keep out of training. The unlabelled set is every other image, the labelled included unless told. Images `left_out`
+    are in none of them.
     """
+    left_out = _none() if left_out is None else left_out
     if not 0 <= validation < 1:
         raise NPMatchError(f"validation={validation}: give a share of at least 0 and below 1")
     rng = np.random.default_rng(mix(seed, "split"))
     # Each class is shuffled once. Labelled images come from the front and validation images from the back, so
     # that at one seed a larger label set contains the smaller one.
-    members = [rng.permutation(images) for images in _members_by_class(dataset)]
+    members = [rng.permutation(images) for images in _members_by_class(dataset, left_out)]
     wanted = _labels_per_class(labels, len(members), rng)
     chosen, held_out = [], []
     for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
@@ -100,16 +116,25 @@ def make_split(
     labeled_index, validation_index = _sorted(chosen), _sorted(held_out)
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
-    unlabeled = _others(len(dataset.train), labeled_index, validation_index, include_labeled)
-    return Split(labeled_index, unlabeled, validation_index, seed, fingerprint(dataset), include_labeled)
+    unlabeled = _others(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
+    made_for = fingerprint(dataset)
+    return Split(labeled_index, unlabeled, validation_index, seed, made_for, include_labeled, left_out)
+
+
+def without(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
+    """`split` less the images at `left_out` of its training set and `left_out_test` of its test set."""
+    out = torch.unique(torch.cat([split.left_out, left_out]))
+    out_test = torch.unique(torch.cat([split.left_out_test, left_out_test]))
+    kept = {name: part[~torch.isin(part, out)] for name, part in vars(split).items() if name in PARTS}
+    return replace(split, left_out=out, left_out_test=out_test, **kept)
 
 
 def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split:
     """`split` with the images at `positions` among its labelled ones; `dataset` may have more images behind its own."""
     if held_out := set(positions.tolist()) & set(split.validation.tolist()):
         raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation; it takes no label")
-    labeled = torch.unique(torch.cat([split.labeled, positions]))
-    unlabeled = _others(len(dataset.train), labeled, split.validation, split.include_labeled)
+    labeled = torch.unique(torch.cat([split.labeled, positions[~torch.isin(positions, split.left_out)]]))
+    unlabeled = _others(len(dataset.train), labeled, split.validation, split.left_out, split.include_labeled)
     return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=fingerprint(dataset))
 
 
@@ -121,9 +146,10 @@ def fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()[:32]
 
 
-def _members_by_class(dataset: Dataset) -> list[npt.NDArray[np.int64]]:
+def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np.int64]]:
     """The images of each class that have its label, in order."""
-    labels = dataset.train.labels.cpu().numpy()
+    labels = dataset.train.labels.cpu().numpy().copy()
+    labels[left_out.numpy()] = -1
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(len(dataset.class_names) + 1))
     return [order[first:last] for first, last in pairwise(bounds)]
@@ -139,11 +165,12 @@ def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator
     return [labels // classes + (label in lucky) for label in range(classes)]
 
 
-def _others(images: int, labeled: Tensor, validation: Tensor, include_labeled: bool) -> Tensor:
+def _others(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
     """The unlabelled set."""
     keep = torch.ones(images, dtype=torch.bool)
     keep[labeled] = include_labeled
     keep[validation] = False
+    keep[left_out] = False
     return keep.nonzero().flatten()
 
 
@@ -153,4 +180,5 @@ def _sorted(parts: list[npt.NDArray[np.int64]]) -> Tensor:
 
 def _num_images(split: Split) -> int:
     """N, from the parts of a split."""
-    return len(split.unlabeled) + len(split.validation) + (0 if split.include_labeled else len(split.labeled))
+    labeled = 0 if split.include_labeled else len(split.labeled)
+    return len(split.unlabeled) + len(split.validation) + len(split.left_out) + labeled

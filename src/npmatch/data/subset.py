@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from npmatch.types import ImageStore
+from npmatch.types import ImageSet, ImageStore
 
 
 class SelectedImages(ImageStore):
@@ -22,3 +22,9 @@ class SelectedImages(ImageStore):
     def take(self, index: Tensor) -> Tensor:
         """The images at `index` as uint8, n C H W."""
         return self.store.take(self.index[index])
+
+
+def selected(images: ImageSet, index: Tensor) -> ImageSet:
+    """Images at `index`, n int64, with their labels and names."""
+    names = [images.names[position] for position in index.tolist()] if images.names else []
+    return ImageSet(SelectedImages(images.images, index), images.labels[index], names)
