@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Threads that wait for work must not spin: on a shared machine they would take it from the others.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .venv/ready
 	$(BIN)/python -m npmatch.demo
@@ -17,10 +17,13 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/ready
+	$(BIN)/mkdocs build --strict
+
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

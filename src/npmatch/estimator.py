@@ -42,6 +42,9 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     """
 
     classes_: Array
+    n_features_in_: int
+    n_iter_: int
+    image_shape_: tuple[int, int, int] | None
     rows_: Rows
     algorithm_: Algorithm
     classifier_: Classifier
@@ -55,7 +58,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
-        """Only stores."""
+        """The parameters are only stored; `fit` looks at them."""
         self.algorithm = algorithm
         self.iterations = iterations
         self.device = device

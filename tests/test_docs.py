@@ -1,0 +1,33 @@
+"""The documentation builds as a site without a warning, needs no network, and names all that is public."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import npmatch
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_public_name_is_in_the_reference():
+    shown = re.findall(r"^::: npmatch\.[\w.]*\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(shown) == sorted(set(npmatch.__all__) - {"__version__"})
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="mkdocs is not installed")
+def test_the_site_builds_and_stands_alone(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.glob("*.html"))
+    assert {page.stem for page in pages} >= {page.stem for page in (ROOT / "docs").glob("*.md")}
+    for page in pages:
+        fetched = re.findall(
+            r"<(?:script|link|img)[^>]*(?:src|href)=\"(https?:[^\"]*)\"", page.read_text(encoding="utf-8")
+        )
+        assert not fetched, page.name
+    assert "predict_uncertainty" in (tmp_path / "api.html").read_text(encoding="utf-8")
