@@ -248,10 +248,11 @@ def predict_store(
 
 
 def describe_store(
-    model: Model, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
+    model: Model, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int, workers: int = 2
 ) -> tuple[Prediction, Tensor]:
     """Predictions and features N F of a whole store, batch after batch."""
-    parts = [describe_batch(model, batch, card, device) for batch in iterate_images(images, batch_size)]
+    batches = iterate_images(images, batch_size, workers)
+    parts = [describe_batch(model, batch, card, device) for batch in batches]
     return Prediction.cat([prediction for prediction, _ in parts]), torch.cat([features for _, features in parts])
 
 

@@ -1,6 +1,7 @@
 """The page's look: one calm column of cards, light or dark as the reader's system is, readable on a phone."""
 
-CSS = """
+# Figures that stand alone and the served page take these colours too.
+PALETTE = """
 :root {
   color-scheme: light dark;
   --page: #f5f6f8; --card: #ffffff; --edge: #e3e7ec; --ink: #1d2733; --muted: #647182; --grid: #e6eaef;
@@ -16,6 +17,11 @@ CSS = """
     --right: 44 104 166; --wrong: 186 84 70; --good: #6cc7a8; --bad: #ee8d7c;
   }
 }
+"""
+
+CSS = (
+    PALETTE
+    + """
 * { box-sizing: border-box; }
 body {
   margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 66rem; background: var(--page); color: var(--ink);
@@ -113,3 +119,4 @@ footer { margin-top: 1.5rem; color: var(--muted); font-size: .82rem; }
   section { break-inside: avoid; border: none; padding: 0; }
 }
 """
+)
