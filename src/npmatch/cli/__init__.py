@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from npmatch.cli import bench, compare, data, export, label, predict, train
+from npmatch.cli import bench, compare, data, export, label, predict, serve, train
 from npmatch.cli.shared import fail
 from npmatch.types import NPMatchError
 
@@ -31,6 +31,7 @@ app.command()(export.export)
 app.command()(compare.compare)
 app.command()(compare.sweep)
 app.command()(compare.recipes)
+app.command()(serve.serve)
 app.add_typer(bench.app, name="bench")
 
 

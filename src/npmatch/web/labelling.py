@@ -1,0 +1,104 @@
+"""A run's unlabelled images, what the model says of them, and the labels people give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from npmatch.data.given import image_name, positions_by_name
+from npmatch.labels import RunData
+from npmatch.report.formatting import printable
+from npmatch.types import NPMatchError, Prediction
+from npmatch.web.desk import Desk
+from npmatch.web.pool import Mask, Pool
+from npmatch.web.sureness import uncertainty
+
+View = Literal["todo", "labelled", "skipped", "all"]
+
+
+class Labelling:
+    """Images go by their position in the training set: the page never sees, or sends, a path to open."""
+
+    def __init__(self, run: RunData) -> None:
+        """`run`: its data, opened."""
+        self.train = run.dataset.train
+        self.class_names = run.dataset.class_names
+        self.pool = Pool(run.unlabeled().positions)
+        self.desk = Desk(run.book())
+        self._positions = positions_by_name(self.train)
+
+    def rank(self, predict: Callable[[Tensor], Prediction], stopped: Callable[[], bool]) -> None:
+        """Orders the images by uncertainty, until it is done or stopped."""
+        self.pool.rank(self.train.images, predict, stopped)
+
+    def page(self, view: View, predicted: int | None, start: int, count: int) -> dict[str, Any]:
+        """`count` images from rank `start` on, the least sure first."""
+        keep = self._rows_of(view)
+        if predicted is not None:
+            keep = keep & (self.pool.label == predicted)
+        page = self.pool.page(keep, start, count)
+        return {
+            "images": [self._image(int(self.pool.positions[row])) for row in page.rows],
+            "previous": page.previous,
+            "next": page.next,
+            "matching": int((keep & self.pool.is_ranked).sum()),
+        }
+
+    def mark(self, position: int, label: int | None, skip: bool) -> list[dict[str, Any]]:
+        """Labels an image, skips it, or takes its label away; the images that changed."""
+        if position not in self.pool.row_of:
+            raise NPMatchError(f"image {position}: no unlabelled image of this run")
+        name = image_name(self.train, position)
+        if skip:
+            self.desk.skip(name)
+        elif label is None:
+            self.desk.clear(name)
+        elif label not in range(len(self.class_names)):
+            raise NPMatchError(f"class {label}: this run has the classes 0 to {len(self.class_names) - 1}")
+        else:
+            self.desk.label(name, self.class_names[label])
+        return [self._image(position)]
+
+    def undo(self) -> list[dict[str, Any]]:
+        """Takes the last step back; the images that changed."""
+        positions = (self._positions.get(name, -1) for name in self.desk.undo())
+        return [self._image(position) for position in positions if position in self.pool.row_of]
+
+    def counts(self) -> dict[str, int]:
+        """How many images there are, and how many were looked at by the model and by people."""
+        return {
+            "images": len(self.pool),
+            "looked_at": self.pool.done,
+            "unreadable": self.pool.unreadable,
+            "labelled": len(self.desk.book.labels),
+            "skipped": len(self.desk.skipped),
+        }
+
+    def _image(self, position: int) -> dict[str, Any]:
+        """One image: what the model says and what people said."""
+        row, name = self.pool.row_of[position], image_name(self.train, position)
+        given = self.desk.book.labels.get(name)
+        return {
+            "image": position,
+            "name": printable(name),
+            "guess": int(self.pool.label[row]),
+            "confidence": float(self.pool.confidence[row]),
+            **uncertainty(float(self.pool.entropy[row]), len(self.class_names)),
+            "given": None if given is None else self.class_names.index(given),
+            "skipped": name in self.desk.skipped,
+        }
+
+    def _rows_of(self, view: View) -> Mask:
+        """Which of the pool's images a view shows."""
+        labelled, skipped = self._mask(self.desk.book.labels), self._mask(self.desk.skipped)
+        views = {"todo": ~labelled & ~skipped, "labelled": labelled, "skipped": skipped & ~labelled}
+        return views.get(view, np.ones(len(self.pool), dtype=np.bool_))
+
+    def _mask(self, names: Iterable[str]) -> Mask:
+        mask = np.zeros(len(self.pool), dtype=np.bool_)
+        rows = [self.pool.row_of.get(self._positions.get(name, -1)) for name in names]
+        mask[[row for row in rows if row is not None]] = True
+        return mask

@@ -1,0 +1,79 @@
+"""`npmatch serve`: a socket, a token where one is needed, and the application behind them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from npmatch.types import NPMatchError
+
+SHORTEST_TOKEN = 16
+CONNECTIONS = 512  # at a time, of whatever kind; beyond them the server answers 503 by itself
+
+
+def serve(
+    folder: Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    data: Path | None = None,
+    device: str | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serves a run until it is interrupted; `say` is told the page's address once it can be opened."""
+    try:
+        import uvicorn
+
+        from npmatch.web.app import make_app
+    except ModuleNotFoundError as error:
+        raise NPMatchError(f"{error.name} is not installed; pip install 'npmatch[serve]'") from error
+    from npmatch.web.guard import Access
+    from npmatch.web.site import Site
+
+    token = choose_token(host, token)
+    site = Site(folder, data, device)
+    with open_socket(host, port) as listening:
+        port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(site, Access(host, port, token)),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=3,
+        )
+        listening.listen(128)  # from here on a browser that is quick waits rather than fails
+        say(address(host, port, token))
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def choose_token(host: str, token: str | None) -> str | None:
+    """The token given; a fresh one where other machines can reach the page; else none."""
+    from npmatch.web.guard import is_loopback
+
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isalnum()):
+        raise NPMatchError(f"--token: use at least {SHORTEST_TOKEN} letters and digits, or leave it out to get one")
+    return token or (None if is_loopback(host) else secrets.token_hex(16))
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A bound socket, or one line on why it cannot be."""
+    try:
+        (family, kind, proto, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        opened = socket.socket(family, kind, proto)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(where)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NPMatchError(f"{host}:{port}: {reason}; choose another --host or --port (0 takes a free one)") from error
+    return opened
+
+
+def address(host: str, port: int, token: str | None) -> str:
+    """What to open in a browser."""
+    if host in ("0.0.0.0", "::", ""):
+        host = socket.gethostname()
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")

@@ -1,0 +1,26 @@
+// Talking to the server: an answer, or an error that says in one line what is wrong.
+
+const tries = 4; // where the server is busy and asks to come again
+
+export async function ask(path, options = {}) {
+  for (let attempt = 1; ; attempt += 1) {
+    let response;
+    try {
+      response = await fetch(path, options);
+    } catch {
+      throw new Error("The server does not answer; is npmatch serve still running?");
+    }
+    if (response.status === 503 && attempt < tries) {
+      await pause(1000 * Number(response.headers.get("Retry-After") || 1));
+      continue;
+    }
+    const answer = await response.json().catch(() => ({}));
+    if (!response.ok) throw new Error(answer.error || `The server answered ${response.status}.`);
+    return answer;
+  }
+}
+
+export const post = (path, value) =>
+  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));

@@ -1,0 +1,62 @@
+// The run's figures, drawn by the server; drawn again while the run goes on.
+
+import { ask } from "./api.js";
+import { count, find, make, say } from "./dom.js";
+
+let shown = ""; // the version that is on the page
+
+export const open = (run) => update(run, true);
+
+export function update(run, isOpen) {
+  if (!isOpen || !run.status) return;
+  const isLive = !run.status.has_model && !run.status.problem;
+  find("#live").hidden = !isLive;
+  find("#figures-lead").textContent = isLive
+    ? "Training is going on; the curves follow it."
+    : "How training went, and how far the model’s own estimate of its errors can be trusted.";
+  showTiles(run);
+  if (run.status.figures !== shown) draw(run.status.figures);
+}
+
+function showTiles({ status: { scores }, learned_from: labels }) {
+  const tiles = [
+    ["Error", scores.error, "%", `of ${count(scores.n ?? 0)} test images`],
+    ["ECE", scores.ece, "%", "gap between confidence and accuracy"],
+    ["UCE", scores.uce, "%", "gap between uncertainty and error"],
+    ["Labels", labels, "", "learned from"],
+  ].filter(([, value]) => value !== undefined && value !== null);
+  const box = find("#tiles");
+  box.hidden = scores.error === undefined;
+  box.replaceChildren(...tiles.map(([name, value, unit, meaning]) =>
+    make("div", { class: "tile" },
+      make("span", { text: name }),
+      make("b", { text: unit ? `${value.toFixed(1)} ${unit}` : count(value) }),
+      make("small", { text: meaning }))));
+}
+
+async function draw(version) {
+  shown = version;
+  try {
+    const figures = await ask("/api/figures");
+    find("#no-figures").hidden = figures.length > 0;
+    find("#no-figures").textContent = "Nothing was logged yet.";
+    const grid = find("#figure-grid");
+    for (const { name, title, about } of figures) {
+      const id = `figure-${name}`;
+      const card = document.getElementById(id) ?? grid.appendChild(newCard(id));
+      find("h2", card).textContent = title;
+      find("figcaption", card).textContent = about;
+      const image = find("img", card);
+      image.alt = `${title}: ${about}`;
+      const next = make("img", { src: `/figures/${name}.svg?v=${version}` });
+      next.addEventListener("load", () => { image.src = next.src; image.hidden = false; }); // no flicker between the two
+    }
+    for (const { name } of figures) grid.append(document.getElementById(`figure-${name}`)); // in the server's order
+  } catch (error) {
+    shown = "";
+    say(error.message, true);
+  }
+}
+
+const newCard = (id) =>
+  make("figure", { id, class: "card" }, make("h2"), make("img", { hidden: true }), make("figcaption", { class: "small muted" }));

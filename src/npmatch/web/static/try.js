@@ -1,0 +1,155 @@
+// One image: dropped, chosen or pasted; then what the model says of it.
+
+import { ask } from "./api.js";
+import { crispBelow, find, make, percent, picture, say } from "./dom.js";
+
+let preview; // the address of the picture shown, to be released when the next one comes
+let latest = 0; // only the answer to the latest question is shown
+
+export function listen(run, comeHere) {
+  const drop = find("#drop");
+  const take = (files) => {
+    const image = [...files].find((file) => !file.type || file.type.startsWith("image/"));
+    if (image) {
+      comeHere();
+      judge(run, image);
+    } else if (files.length) {
+      say("That is not an image.", true);
+    }
+  };
+  find("#file").addEventListener("change", (event) => {
+    take(event.target.files);
+    event.target.value = ""; // so that the same file can be chosen again
+  });
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) drop.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    event.preventDefault(); // else the browser would leave the page and open the file
+    drop.classList.remove("over");
+    take(event.dataTransfer.files);
+  });
+  document.addEventListener("paste", (event) => take(event.clipboardData.files));
+}
+
+export function update(run) {
+  find("#view-try .columns").hidden = !run.status.has_model;
+  find("#view-try .waiting").hidden = run.status.has_model;
+  if (!run.limits) return;
+  const { upload_bytes: bytes, upload_pixels: pixels } = run.limits;
+  find("#limits").textContent =
+    `JPEG, PNG, WebP, GIF, TIFF, BMP or PPM, up to ${Math.round(bytes / 2 ** 20)} MB and ` +
+    `${Math.round(pixels / 1e6)} megapixels. The image stays on the machine that serves this page.`;
+}
+
+async function judge(run, file) {
+  const question = ++latest;
+  const card = find("#answer");
+  showPreview(file);
+  card.setAttribute("aria-busy", "true");
+  try {
+    if (run.limits && file.size > run.limits.upload_bytes) {
+      throw new Error(`Larger than the ${Math.round(run.limits.upload_bytes / 2 ** 20)} MB allowed.`);
+    }
+    const answer = await ask("/api/predict", { method: "POST", body: file });
+    if (question === latest) show(run, answer);
+  } catch (error) {
+    if (question === latest) showProblem(error.message);
+  } finally {
+    if (question === latest) card.removeAttribute("aria-busy");
+  }
+}
+
+function showPreview(file) {
+  const image = find("#preview");
+  if (preview) URL.revokeObjectURL(preview);
+  preview = URL.createObjectURL(file);
+  image.classList.remove("crisp");
+  image.onload = () => image.classList.toggle("crisp", image.naturalWidth < crispBelow);
+  image.onerror = () => { image.hidden = true; }; // a format that browsers do not show
+  image.src = preview;
+  image.alt = file.name || "the pasted image";
+  image.hidden = false;
+  find("#invitation").hidden = true;
+  find("#drop").classList.add("full");
+  find("#drop .button").textContent = "Choose another";
+  find("#file-name").textContent = file.name || "pasted image";
+}
+
+function showProblem(message) {
+  find("#near").hidden = true;
+  find("#answer").replaceChildren(make("p", { class: "problem-text", text: message }));
+}
+
+function show(run, answer) {
+  const name = (label) => run.classes[label] ?? String(label);
+  const preview = find("#preview");
+  if (preview.hidden) { // the browser cannot show it: what the model sees is better than nothing
+    preview.onload = () => preview.classList.toggle("crisp", answer.crisp);
+    preview.src = answer.seen;
+    preview.hidden = false;
+  }
+  const [first] = answer.classes;
+  const facts = [["Uncertainty", `${answer.entropy.toFixed(3)} nats, ${percent(answer.share, 0)} of the most there could be`]];
+  if (answer.disagreement !== null) {
+    facts.push(["Disagreement", `${answer.disagreement.toFixed(3)} nats between samples of the model`]);
+  }
+  find("#answer").replaceChildren(
+    make("p", { class: "verdict" },
+      make("b", { text: name(first.label) }),
+      make("span", { class: `pill sure-${sureClass(answer.share)}`, text: answer.sureness })),
+    make("p", { class: "small muted sentence", text: sentence(answer, name(first.label)) }),
+    bars(answer.classes, name),
+    dial(answer),
+    make("dl", { class: "facts small" }, ...facts.flatMap(([term, words]) => [make("dt", { text: term }), make("dd", { text: words })])),
+    ...remarks(answer).map((text) => make("p", { class: "small remark", text })),
+  );
+  const near = answer.neighbours;
+  find("#near").hidden = near.length === 0;
+  find("#near ul").replaceChildren(...near.map(({ image, label, likeness }) =>
+    make("li", {},
+      picture(image, `labelled ${name(label)}`),
+      make("b", { class: label === first.label ? "agrees" : "", text: name(label) }),
+      make("span", { class: "small muted", text: likeness.toFixed(3) }))));
+}
+
+function sentence({ classes, sureness }, name) {
+  const [first, second] = classes;
+  const odds = `${percent(first.probability)} for ${name}`;
+  if (sureness === "very sure") return `The model is very sure: ${odds}.`;
+  if (sureness === "fairly sure") return `The model is fairly sure: ${odds}, though not beyond doubt.`;
+  const gap = percent(first.probability - (second?.probability ?? 0));
+  if (sureness === "unsure") return `The model is unsure: ${odds}, ${gap} ahead of the next. A person should look.`;
+  return `The model cannot tell: ${odds} is its best guess. Do not rely on it.`;
+}
+
+function dial({ share, sureness }) {
+  const fill = make("i", { class: `sure-${sureClass(share)}` });
+  fill.style.width = `${100 * (1 - share)}%`;
+  const meter = { class: "bar-track", role: "meter", "aria-label": "Sureness", "aria-valuemin": 0, "aria-valuemax": 100 };
+  return make("div", { class: "dial small" },
+    "at a loss",
+    make("span", { ...meter, "aria-valuenow": Math.round(100 * (1 - share)), "aria-valuetext": sureness }, fill),
+    "sure");
+}
+
+// What a calibrated run knows beyond this, in the server's words.
+const remarks = ({ remarks: lines = [] }) => lines;
+
+export const sureClass = (share) => (share <= 0.05 ? 3 : share <= 0.25 ? 2 : share <= 0.55 ? 1 : 0);
+
+function bars(classes, name) {
+  const rows = classes.map(({ label, probability }) => {
+    const fill = make("i");
+    fill.style.width = `${100 * probability}%`;
+    return make("li", {},
+      make("span", { class: "bar-name", text: name(label), title: name(label) }),
+      make("span", { class: "bar-track", "aria-hidden": "true" }, fill),
+      make("span", { class: "bar-value", text: percent(probability) }));
+  });
+  return make("ol", { class: "bars", "aria-label": "Probabilities of the classes" }, ...rows);
+}

@@ -1,0 +1,62 @@
+"""A run on a small folder of pictures, and a page for it."""
+
+import shutil
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from served_page import CLASSES, UNLABELED, Served, is_ready, save_picture, wait_until
+
+import npmatch
+from npmatch.web.app import make_app
+from npmatch.web.guard import Access
+from npmatch.web.site import Site
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory):
+    """RUN and its data; copied before anything is written to it."""
+    g = torch.Generator().manual_seed(0)
+    root = tmp_path_factory.mktemp("web")
+    for shade, name in enumerate(CLASSES):
+        for i in range(4):
+            save_picture(root / "data" / "labeled" / name / f"{i}.png", shade, g)
+            save_picture(root / "data" / "test" / name / f"{i}.png", shade, g)
+    for i, name in enumerate(UNLABELED):
+        save_picture(root / "data" / "unlabeled" / name, i % 3, g)
+    settings = {
+        "training.iterations": 12,
+        "training.batch": 6,
+        "training.log_every": 2,
+        "training.eval_every": 4,
+        "backbone.width": 4,
+        "data.image_size": 16,
+    }
+    npmatch.fit(data=root / "data", out=root / "run", quiet=True, device="cpu", overrides=settings)
+    return root / "run"
+
+
+@pytest.fixture
+def run_folder(trained_folder, tmp_path):
+    """A run of one's own to label in."""
+    return shutil.copytree(trained_folder, tmp_path / "run")
+
+
+@pytest.fixture
+def site(run_folder):
+    return Site(run_folder, device="cpu")
+
+
+@pytest.fixture
+def served(site):
+    with Served(site) as page:
+        wait_until(lambda: is_ready(site))
+        yield page
+
+
+@pytest.fixture
+def client(site):
+    """The page without a socket."""
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: is_ready(site))
+        yield client

@@ -1,0 +1,67 @@
+"""A page for a run, behind a real socket; and names of files and classes that mean no good."""
+
+import io
+import threading
+import time
+
+import torch
+import uvicorn
+from PIL import Image
+
+from npmatch.web.app import make_app
+from npmatch.web.guard import Access
+from npmatch.web.server import open_socket
+
+EVIL_CLASS = "<img src=x onerror=\"document.title='owned'\">"
+EVIL_FILE = "\"><img src=x onerror=\"document.title='owned'\"><b a='.png"
+CLASSES = ("-dash", EVIL_CLASS, "grey & plain")
+UNLABELED = ["new\nline.png", EVIL_FILE, "ünï cödé 图.png", "=1+1.png", *(f"{i}.png" for i in range(20))]
+
+
+def save_picture(path, shade, generator):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    low = (0, 90, 170)[shade]
+    Image.fromarray(torch.randint(low, low + 80, (20, 24, 3), generator=generator).byte().numpy()).save(path)
+
+
+def picture_bytes(size=(40, 30), form="PNG", mode="RGB"):
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert(mode).save(buffer, form)
+    return buffer.getvalue()
+
+
+def wait_until(is_true, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def is_ready(site):
+    counts = site.status()["counts"]
+    assert site.problem is None
+    return counts is not None and counts["looked_at"] == counts["images"]
+
+
+class Served:
+    """The page behind a real socket, in a thread."""
+
+    def __init__(self, site, **changes):
+        self.socket = open_socket("127.0.0.1", 0)
+        self.port = self.socket.getsockname()[1]
+        access = Access(port=self.port, token=changes.pop("token", None))
+        config = uvicorn.Config(make_app(site, access, **changes), log_level="warning", timeout_graceful_shutdown=1)
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.site = site
+
+    def __enter__(self):
+        self.thread.start()
+        wait_until(lambda: self.server.started)
+        return self
+
+    def __exit__(self, *_):
+        self.server.should_exit = True
+        self.thread.join(timeout=10)
+        self.socket.close()

@@ -1,0 +1,264 @@
+"""What the page asks of the server, asked without a browser."""
+
+import csv
+import io
+import json
+import math
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from PIL import Image
+from served_page import CLASSES, UNLABELED, is_ready, picture_bytes, wait_until
+
+import npmatch
+from npmatch.cli import main
+from npmatch.data import decode_image
+from npmatch.predict import describe_batch
+from npmatch.report.formatting import printable
+from npmatch.web.app import make_app
+from npmatch.web.guard import Access
+from npmatch.web.site import Site
+
+
+def all_images(client, view="todo", **more):
+    return client.get("/api/images", params={"view": view, "count": 200, **more}).json()["images"]
+
+
+def test_an_answer_is_what_predict_says(client, run_folder, tmp_path):
+    content = picture_bytes()
+    (tmp_path / "x.png").write_bytes(content)
+    expected = npmatch.load(run_folder, "cpu").predict(tmp_path / "x.png")
+    answer = client.post("/api/predict", content=content).json()
+    got = {row["label"]: row["probability"] for row in answer["classes"]}
+    torch.testing.assert_close(torch.tensor([got[k] for k in range(3)]), expected.probs[0], atol=1e-6, rtol=0)
+    assert answer["entropy"] == pytest.approx(expected.entropy.item(), abs=1e-5)
+    assert answer["share"] == pytest.approx(expected.entropy.item() / math.log(3), abs=1e-5)
+    assert answer["sureness"] in ("very sure", "fairly sure", "unsure", "at a loss")
+    assert answer["seen"].startswith("data:image/png;base64,")
+
+
+@pytest.mark.parametrize(("form", "mode"), [("JPEG", "CMYK"), ("TIFF", "L"), ("PNG", "RGBA"), ("GIF", "P")])
+def test_pictures_of_other_kinds_are_answered(client, form, mode):
+    assert client.post("/api/predict", content=picture_bytes(form=form, mode=mode)).status_code == 200
+
+
+def test_neighbours_are_the_labelled_images_of_largest_cosine(client, site):
+    content = picture_bytes()
+    near = client.post("/api/predict", content=content).json()["neighbours"]
+    classifier, train = site.classifier, site.labelling.train
+    labelled = (train.labels >= 0).nonzero().flatten()
+    described = [
+        describe_batch(classifier.model, x, classifier.card, classifier.device)[1]
+        for x in (train.images.take(labelled), decode_image(io.BytesIO(content), 16)[None])
+    ]
+    cosine = torch.nn.functional.cosine_similarity(*described)
+    best = cosine.argsort(descending=True)[:8]
+    assert [row["image"] for row in near] == labelled[best].tolist()
+    assert [row["label"] for row in near] == train.labels[labelled[best]].tolist()
+    assert [row["likeness"] for row in near] == pytest.approx(cosine[best].tolist(), abs=1e-5)
+
+
+def test_unlabelled_images_come_least_sure_first_on_pages_without_gaps(client, site):
+    shown = all_images(client)
+    assert sorted(image["name"] for image in shown) == sorted(printable(f"unlabeled/{name}") for name in UNLABELED)
+    entropies = [image["entropy"] for image in shown]
+    assert entropies == sorted(entropies, reverse=True)
+    train = site.labelling.train
+    expected = npmatch.load(site.folder, "cpu").predict(train.images.take(torch.tensor([i["image"] for i in shown])))
+    assert entropies == pytest.approx(expected.entropy.tolist(), abs=1e-5)
+    assert [image["guess"] for image in shown] == expected.label.tolist()
+    start, seen = 0, []
+    while start is not None:
+        page = client.get("/api/images", params={"start": start, "count": 7}).json()
+        seen += [image["image"] for image in page["images"]]
+        start = page["next"]
+    assert seen == [image["image"] for image in shown]
+    of_one = all_images(client, predicted=0)
+    assert of_one == [image for image in shown if image["guess"] == 0]
+
+
+def test_labelling_moves_no_image_to_another_page(client):
+    first = client.get("/api/images", params={"count": 5}).json()
+    for image in first["images"][:3]:
+        client.post("/api/labels", json={"image": image["image"], "label": 0})
+    second = client.get("/api/images", params={"count": 5, "start": first["next"]}).json()
+    everything = all_images(client, "all")
+    assert [i["image"] for i in second["images"]] == [i["image"] for i in everything[5:10]]
+    back = client.get("/api/images", params={"count": 5, "start": second["previous"]}).json()
+    assert [i["image"] for i in back["images"]][:2] == [i["image"] for i in everything[3:5]]
+
+
+def test_labels_are_in_the_book_at_once_and_can_be_taken_back(client, run_folder, site):
+    one, two, three = all_images(client)[:3]
+    client.post("/api/labels", json={"image": one["image"], "label": 1})
+    client.post("/api/labels", json={"image": two["image"], "skip": True})
+    answer = client.post("/api/labels", json={"image": three["image"], "label": 2}).json()
+    assert answer["counts"]["labelled"] == 2
+    assert answer["counts"]["skipped"] == 1
+    name = site.labelling.train.names[one["image"]]
+    with open(run_folder / "labels.csv", newline="", encoding="utf-8") as file:
+        rows = {row["path"]: row["label"] for row in csv.DictReader(file)}
+    assert rows[name] == CLASSES[1]
+    assert len(rows) == 2
+    assert {i["image"] for i in all_images(client, "labelled")} == {one["image"], three["image"]}
+    assert [i["image"] for i in all_images(client, "skipped")] == [two["image"]]
+    assert [row["image"] for row in client.post("/api/undo").json()["changed"]] == [three["image"]]
+    assert [row["image"] for row in client.post("/api/undo").json()["changed"]] == [two["image"]]
+    (changed,) = client.post("/api/undo").json()["changed"]
+    assert changed["image"] == one["image"]
+    assert changed["given"] is None
+    assert client.post("/api/undo").json()["changed"] == []
+    assert len(all_images(client)) == len(UNLABELED)
+
+
+def test_a_changed_label_goes_back_to_the_one_before(client):
+    image = all_images(client)[0]["image"]
+    for label in (0, 2):
+        client.post("/api/labels", json={"image": image, "label": label})
+    assert client.post("/api/undo").json()["changed"][0]["given"] == 0
+    assert client.post("/api/labels", json={"image": image, "label": None}).json()["changed"][0]["given"] is None
+
+
+def test_labels_survive_a_restart_and_the_export_is_the_book(client, run_folder):
+    image = all_images(client)[0]
+    client.post("/api/labels", json={"image": image["image"], "label": 1})
+    exported = client.get("/api/labels.csv")
+    assert exported.headers["content-disposition"] == 'attachment; filename="labels.csv"'
+    assert exported.content == (run_folder / "labels.csv").read_bytes()
+    again = Site(run_folder, device="cpu")
+    with TestClient(make_app(again, Access()), base_url="http://127.0.0.1:8000") as other:
+        wait_until(lambda: is_ready(again))
+        assert [(i["image"], i["given"]) for i in all_images(other, "labelled")] == [(image["image"], 1)]
+
+
+def test_labels_written_by_the_command_line_are_seen(client, run_folder, site):
+    image = all_images(client)[0]["image"]
+    with open(run_folder / "labels.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["path", "label"], [site.labelling.train.names[image], CLASSES[2]]])
+    assert client.get("/api/status").json()["counts"]["labelled"] == 1
+    assert all_images(client, "labelled")[0]["given"] == 2
+
+
+def test_pictures_are_large_enough_to_be_looked_at(client):
+    answer = client.get(f"/api/images/{all_images(client)[0]['image']}")
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(answer.content)).size == (224, 224)
+
+
+def test_one_unreadable_file_hides_no_other(trained_folder, run_folder, tmp_path):
+    data = shutil.copytree(trained_folder.parent / "data", tmp_path / "data")
+    (data / "unlabeled" / "3.png").write_bytes(b"not a picture")
+    site = Site(run_folder, data, "cpu")
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: is_ready(site))
+        assert client.get("/api/status").json()["counts"]["unreadable"] == 1
+        shown = [image["name"] for image in all_images(client)]
+        assert len(shown) == len(UNLABELED) - 1
+        assert "unlabeled/3.png" not in shown
+        position = site.labelling.train.names.index("unlabeled/3.png")
+        answer = client.get(f"/api/images/{position}")
+        assert answer.status_code == 404
+        assert str(tmp_path) not in answer.text
+
+
+def test_figures_are_drawn_in_colours_of_their_own(client):
+    names = [figure["name"] for figure in client.get("/api/figures").json()]
+    assert {"classes", "confidence", "uncertainty", "risk", "error", "losses"} <= set(names)
+    for name in names:
+        answer = client.get(f"/figures/{name}.svg")
+        assert answer.headers["content-type"].startswith("image/svg+xml")
+        assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+        root = ET.fromstring(answer.text)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "prefers-color-scheme: dark" in answer.text
+    assert client.get("/figures/nothing.svg").status_code == 404
+
+
+def test_the_status_tells_the_runs_scores(client, run_folder):
+    final = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()][-1]
+    status = client.get("/api/status").json()
+    assert status["scores"]["error"] == final["error"]
+    assert status["step"] == 12
+    about = client.get("/api/run").json()
+    assert about["classes"] == list(CLASSES)
+    assert about["learned_from"] == 12
+    assert about["command"] == f"npmatch train --resume-from {run_folder}"
+
+
+def test_a_run_that_is_going_on_shows_its_curves_and_then_its_model(run_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.web.site.LOOK_AGAIN", 0.05)
+    going_on = tmp_path / "going-on"
+    going_on.mkdir()
+    for name in ("config.yaml", "split.json"):
+        shutil.copy(run_folder / name, going_on)
+    lines = (run_folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (going_on / "metrics.jsonl").write_text("".join(lines[:3]) + '{"kind": "train", "st')
+    site = Site(going_on, device="cpu")
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        before = client.get("/api/status").json()
+        assert not before["has_model"]
+        assert before["counts"] is None
+        names = {figure["name"] for figure in client.get("/api/figures").json()}
+        assert "losses" in names
+        assert "classes" not in names
+        assert "no model yet" in client.post("/api/predict", content=picture_bytes()).json()["error"]
+        assert client.get("/api/images").status_code == 422
+        (going_on / "metrics.jsonl").write_text("".join(lines[:5]))
+        assert client.get("/api/status").json()["figures"] != before["figures"]
+        shutil.copytree(run_folder, going_on, dirs_exist_ok=True)
+        wait_until(lambda: is_ready(site))
+        assert client.post("/api/predict", content=picture_bytes()).status_code == 200
+        assert "classes" in {figure["name"] for figure in client.get("/api/figures").json()}
+
+
+def test_where_the_data_is_gone_the_model_still_answers_and_the_page_says_why(run_folder, tmp_path):
+    config = run_folder / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("root:"))
+    config.write_text(text.replace(line, "  root: /nowhere"), encoding="utf-8")
+    site = Site(run_folder, device="cpu")
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: site.problem is not None)
+        assert "/nowhere" in client.get("/api/status").json()["problem"]
+        answer = client.post("/api/predict", content=picture_bytes())
+        assert answer.status_code == 200
+        assert answer.json()["neighbours"] == []
+        assert "/nowhere" in client.get("/api/images").json()["error"]
+
+
+def test_serve_refuses_what_cannot_be_served_in_one_line(run_folder, capsys, served):
+    for words, message in (
+        (["serve", "nowhere"], "nowhere: no such run"),
+        (["serve", str(run_folder), "--port", str(served.port)], f"127.0.0.1:{served.port}: Address already in use"),
+        (["serve", str(run_folder), "--token", "short"], "--token: use at least 16 letters and digits"),
+        (["serve", str(run_folder), "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+    ):
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_without_the_extra_one_line_says_what_to_install(run_folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(run_folder)]) == 2
+    err = capsys.readouterr().err
+    assert "uvicorn is not installed; pip install 'npmatch[serve]'" in err
+    assert err.count("\n") == 1
+
+
+def test_digits_have_no_names_and_are_labelled_all_the_same(tiny_run, tmp_path):
+    folder = shutil.copytree(tiny_run.folder, tmp_path / "digits")
+    site = Site(folder, device="cpu")
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: is_ready(site))
+        image = client.get("/api/images").json()["images"][0]
+        assert image["name"] == f"#{image['image']}"
+        assert client.post("/api/labels", json={"image": image["image"], "label": 7}).status_code == 200
+        assert (folder / "labels.csv").read_text().splitlines()[1] == f"#{image['image']},7"
+        assert client.get(f"/api/images/{image['image']}").headers["content-type"] == "image/png"
