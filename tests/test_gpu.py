@@ -4,11 +4,13 @@ import pytest
 import torch
 
 import npmatch
+from bad_steps import train_poisoned
 from npmatch.algorithms import ALGORITHMS
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.data import load_dataset
 from npmatch.training import TrainingConfig, Update, load_tensors
 from npmatch.types import Batch
+from same_runs import same_run
 from tiny import stop_tiny, train_tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -24,12 +26,14 @@ def test_a_step_never_waits_for_the_host(name):
     update = Update(algorithm, TrainingConfig(clip=3.0))
     progress = torch.tensor(0.5, device="cuda")
     batches = [on_device(make_batch(algorithm, seed)) for seed in range(4)]
-    algorithm.train_step(batches[0], progress, update)  # libraries may synchronise once, while they start
+    update.begin()  # libraries may synchronise once, while they start
+    update.end(algorithm.train_step(batches[0], progress, update))
     torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in batches[1:]:
-            algorithm.train_step(batch, progress, update)
-            update.ema.update()
+            update.begin()
+            step = algorithm.train_step(batch, progress, update)
+            update.ema.update(update.end(step))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(p.isfinite().all() for p in algorithm.parameters())
@@ -65,3 +69,23 @@ def test_an_interrupted_run_goes_on(tmp_path):
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
     straight = train_tiny(tmp_path / "straight", device="cuda", training__compile=False)
     assert resumed.scores["error"] == pytest.approx(straight.scores["error"], abs=3)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("name", ["npmatch", "flexmatch", "comatch", "mpl"])
+def test_a_bad_step_leaves_no_trace_captured_or_not(tmp_path, name, graph):
+    run = train_poisoned(
+        tmp_path / "run", {7, 11, 12}, algorithm=name, device="cuda", training__graph=graph, training__compile=False
+    )
+    lines = {r["step"]: r.get("bad_steps") for r in run.records() if r["kind"] == "train"}
+    assert lines == {5: None, 10: 1, 15: 2, 20: None, 24: None}
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("name", ["npmatch", "comatch", "mpl"])
+def test_a_deterministic_run_resumes_to_the_bit(tmp_path, name, graph):
+    settings = {"training__deterministic": True, "training__graph": graph, "training__compile": False}
+    straight = train_tiny(tmp_path / "straight", algorithm=name, device="cuda", **settings)
+    stop_tiny(tmp_path / "run", 12, algorithm=name, device="cuda", **settings)
+    resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
+    assert same_run(straight.folder, resumed.folder)

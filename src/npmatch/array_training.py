@@ -53,8 +53,9 @@ def train_on_arrays(
             trainer.update.ema.load_state_dict(trainer.update.ema.live)
         for raw in trainer.stream.batches(0, iterations):
             trainer.take_step(raw)
-    if float(trainer.update.skipped) > 0:
-        raise NPMatchError("a gradient was not finite: these images cannot be learnt with the default settings")
+    _, longest, first = trainer.update.bad_steps.read()
+    if longest >= min(config.training.max_bad_steps, iterations):
+        raise NPMatchError(f"{first} was not finite: these images cannot be learnt with the default settings")
     with trainer.update.ema.applied():
         trained = deepcopy(trainer.algorithm)
     trained.model.autocast = None  # prediction is in float32, as that of a saved model

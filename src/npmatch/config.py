@@ -24,6 +24,7 @@ Layer = Mapping[str, Any]
 # Sizes and intervals of which there must be at least one.
 POSITIVE = {
     *(f"training.{name}" for name in ("iterations", "batch", "log_every", "eval_every", "checkpoint_every")),
+    "training.max_bad_steps",
     *("training.eval_batch", "training.learning_rate", "training.clip"),
     *(f"algorithm.{name}" for name in ("samples", "bank", "width", "window", "embedding", "hidden", "temperature")),
     *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),

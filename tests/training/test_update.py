@@ -91,7 +91,7 @@ def test_a_non_finite_gradient_moves_neither_weights_nor_momentum(poison):
     update(loss_of(module, 1) * poison)
     assert all(torch.equal(p, weights[n]) for n, p in module.named_parameters())
     assert all(torch.equal(m, momentum[n]) for n, m in update.state_dict().items())
-    assert update.skipped.item() == 1
+    assert update.bad.item() == 1
 
 
 def test_averages_are_swapped_in_and_out():

@@ -43,6 +43,7 @@ def check_algorithm(cls: type[Algorithm], config: Any = None) -> None:
         _step_with_nothing_trusted_is_finite,
         _same_seed_gives_the_same_step,
         _shapes_are_static_and_the_host_never_waits,
+        _buffers_stay_where_they_are,
     ):
         with torch.random.fork_rng():
             check(lambda: make_algorithm(cls, config))
@@ -164,6 +165,14 @@ def _shapes_are_static_and_the_host_never_waits(make: Make) -> None:
     algorithm = make()
     with _no_host_reads():
         take_steps(algorithm, range(2), update=lambda loss: None)
+
+
+def _buffers_stay_where_they_are(make: Make) -> None:
+    algorithm = make()
+    before = dict(algorithm.named_buffers())
+    take_steps(algorithm, range(2))
+    for name, buffer in algorithm.named_buffers():
+        assert buffer is before.get(name), f"{name} must be changed in place (copy_, add_), not replaced"
 
 
 def _assert_equal(first: dict[str, Tensor], second: dict[str, Tensor], complaint: str) -> None:

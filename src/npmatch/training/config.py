@@ -28,6 +28,7 @@ class TrainingConfig:
     start_from: str | None = None  # a run whose weights and split this one begins with
     deterministic: bool = False  # the same bits every time on a GPU too, at a cost
     sync_norm: bool = True  # on several ranks: batch norm over the global batch; false: over each rank's share
+    max_bad_steps: int = 10  # so many in a row whose loss or gradient is not finite end the run
     log_every: int = 50
     eval_every: int = 5000
     checkpoint_every: int = 5000

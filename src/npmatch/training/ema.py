@@ -19,9 +19,15 @@ class EMA:
         self.decay = decay
 
     @torch.no_grad()
-    def update(self) -> None:
-        """average ← decay·average + (1 − decay)·live."""
-        torch._foreach_lerp_(list(self.average.values()), list(self.live.values()), 1 - self.decay)
+    def update(self, where: Tensor | None = None) -> None:
+        """average ← decay·average + (1 − decay)·live, where the 0-d bool holds if there is one."""
+        average, live = list(self.average.values()), list[Tensor](self.live.values())
+        if where is None:
+            torch._foreach_lerp_(average, live, 1 - self.decay)
+            return
+        steps = torch._foreach_sub(live, average)  # type: ignore[arg-type]  # its stub knows numbers alone
+        torch._foreach_mul_(steps, where * (1 - self.decay))
+        torch._foreach_add_(average, steps)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -120,10 +120,12 @@ class Trainer:
 
     def compute(self, raw: RawBatch) -> None:
         """The part of a step that runs on the device alone, and so can be captured."""
+        self.update.begin()
         step = self.algorithm.train_step(self.make_views(raw), self.update.progress, self.update)
         average_statistics(self.algorithm)
-        self.update.ema.update()
-        self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm})
+        good = self.update.end(step)
+        self.update.ema.update(good)
+        self.meter.add(step, raw.index, {"gradient_norm": self.update.gradient_norm}, good)
 
     @property
     def captures(self) -> bool:
@@ -134,32 +136,36 @@ class Trainer:
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes and a later one reads."""
         parts = (self.algorithm, self.update.ema, self.update, self.meter)
-        return [self.update.skipped, *(tensor for part in parts for tensor in part.state_dict().values())]
+        counts = self.update.bad_steps.counts.values()
+        return [*counts, *(tensor for part in parts for tensor in part.state_dict().values())]
 
     def read_meter(self, seconds: float, images: int) -> dict[str, float]:
-        """The interval's means; stops the run, naming the term, where one is not finite."""
+        """The interval's means; a few bad steps are told, many in a row end the run."""
         steps = float(self.meter.totals["steps"])
         means = self.meter.read()
-        bad = [name for name, value in means.items() if not math.isfinite(value)]
-        if bad:
+        for name in [name for name, value in means.items() if not math.isfinite(value)]:
+            del means[name]  # JSON has no word for it
+            self.display.warn(f"step {self.step}: {name} was not finite in the log, though the loss was")
+        number, longest, first = self.update.bad_steps.read()
+        if longest >= self.config.max_bad_steps:
             raise NPMatchError(
-                f"{', '.join(bad)} not finite before step {self.step}; the weights were kept from it. Lower "
-                "training.learning_rate or set training.clip=3, then train again"
+                f"{first} was not finite, and so it went {longest} steps in a row before step {self.step}; weights and "
+                "all other state were kept from it. Lower training.learning_rate or set training.clip=3, then go on "
+                "with --resume --allow-change"
             )
+        if number:
+            means["bad_steps"] = number
+            left_out = f"{number} of the steps since the last line were left out, because {first} was not finite"
+            self.display.warn(f"step {self.step}: {left_out}")
         means["learning_rate"] = float(self.update.learning_rate)
-        means["images_per_second"] = steps * images / max(seconds, 1e-9)
+        means["images_per_second"] = (steps + number) * images / max(seconds, 1e-9)
         return means
 
     def save(self) -> bool:
-        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step), so there is no more.
+        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step): no more.
 
         False where it could not be written and the run is configured to go on.
         """
-        if float(self.update.skipped) > 0:
-            raise NPMatchError(
-                f"a gradient was not finite before step {self.step}; nothing was saved after it. Lower "
-                "training.learning_rate or set training.clip=3, then train again"
-            )
         if not copy_first_(self.state()):
             self.display.warn(f"step {self.step}: the ranks' states differed; all go on with that of the first")
         parts = {
@@ -167,6 +173,7 @@ class Trainer:
             "ema": self.update.ema.state_dict(),
             "momentum": self.update.state_dict(),
             "meter": self.meter.state_dict(),
+            "bad_steps": self.update.bad_steps.counts,
         }
         try:
             self.recorder.sync()
@@ -205,4 +212,6 @@ class Trainer:
                 f"({str(error).splitlines()[0]}); go on with those it was written with, or train again in another --out"
             ) from error
         self.meter.load_state_dict(parts.get("meter", {}))
+        for name, count in self.update.bad_steps.counts.items():
+            count.copy_(parts["bad_steps"][name])
         self.display.advance(step)

@@ -25,8 +25,8 @@ class Meter:
         self.totals: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def add(self, step: Step, index: Tensor, extra: dict[str, Tensor]) -> None:
-        """Accumulates one step without asking the device for anything."""
+    def add(self, step: Step, index: Tensor, extra: dict[str, Tensor], good: Tensor | None = None) -> None:
+        """Accumulates one step without asking the device for anything; with `good`, 0-d bool, only where it holds."""
         one = torch.ones_like(step.loss.detach())
         values = {f"mean/{name}": v for name, v in {"loss": step.loss.detach(), **step.logs, **extra}.items()}
         if step.pseudo is not None and step.keep is not None:
@@ -43,6 +43,7 @@ class Meter:
                 foreign = truth == FOREIGN
                 values |= {"foreign": foreign.sum(), "foreign_kept": (foreign & keep).sum()}
         for name, value in {"steps": one, **values}.items():
+            value = value if good is None else torch.where(good, value, torch.zeros_like(value))
             if name in self.totals:
                 self.totals[name].add_(value)  # in place: a captured step keeps its storage
             else:
@@ -54,6 +55,8 @@ class Meter:
         for total in self.totals.values():
             total.zero_()
         steps = float(totals["steps"])
+        if steps == 0:  # none of them was good
+            return {}
         means = {name[5:]: float(t) / steps for name, t in totals.items() if name.startswith("mean/")}
         if "seen" in totals:
             kept, judged = float(totals["kept"]), float(totals["judged"])

@@ -11,6 +11,8 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.collective import average_
 from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.ema import EMA
+from npmatch.training.guard import BadSteps, Copy
+from npmatch.types import Step
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:
@@ -20,9 +22,10 @@ def learning_rate_factor(schedule: Schedule, progress: float) -> float:
 
 
 class Update:
-    """Called with a loss, it moves the weights that the loss depends on; a non-finite gradient moves nothing.
+    """Called with a loss, it moves the weights that the loss depends on; a non-finite loss or gradient moves nothing.
 
-    A step of training may call it more than once; the loop then averages the weights once (`ema.update`).
+    A step of training may call it more than once. The loop calls `begin` before a step and `end` after it, and averages
+    the weights once (`ema.update`); a step in which anything was not finite is then as if it had never been.
     """
 
     def __init__(self, algorithm: Algorithm, config: TrainingConfig) -> None:
@@ -54,7 +57,31 @@ class Update:
         rest = [p for p in self.named.values() if id(p) not in in_backbone]
         self.clip_groups = [group for group in (backbone, rest) if group]
         self.gradient_norm = torch.zeros((), device=device)
-        self.skipped = torch.zeros((), device=device)  # steps not taken because a gradient was not finite
+        self.algorithm = algorithm
+        self.bad = torch.zeros((), dtype=torch.float32, device=device)  # 1 once a step is not finite
+        self.bad_steps = BadSteps(config.max_bad_steps, device)
+        self.copy: Copy | None = None  # made at the first step, when the state is where it stays
+        self.in_step = False
+
+    def begin(self) -> None:
+        """Before a step: remembers what the step may change before it is known to be good."""
+        if self.copy is None:
+            updates_once = type(self.algorithm).train_step is Algorithm.train_step
+            weights = [] if updates_once else [*self.named.values(), *self.state_dict().values()]
+            self.copy = Copy([*self.algorithm.buffers(), *weights])
+        self.copy.take()
+        self.bad.zero_()
+        self.in_step = True
+
+    @torch.no_grad()
+    def end(self, step: Step) -> Tensor:
+        """After a step: takes a bad one back; 0-d bool, whether it was good."""
+        assert self.copy is not None
+        bad = self.bad > 0
+        self.copy.put_back(bad)
+        self.bad_steps.add(bad, step, self.gradient_norm)
+        self.in_step = False
+        return ~bad
 
     def set_progress(self, progress: float) -> None:
         """Moves the learning rate along its schedule; both stay where they are in memory."""
@@ -65,7 +92,9 @@ class Update:
         """Backward, clip, step."""
         self.sgd.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        average_([p.grad for p in self.named.values() if p.grad is not None])  # over ranks, in one collective
+        # Over ranks, in one collective; what one rank alone found not finite is then known to all.
+        not_finite = self._not_finite(loss.detach())
+        average_([*(p.grad for p in self.named.values() if p.grad is not None), not_finite])
         norms = []
         for group in self.clip_groups:
             gradients = [p.grad for p in group if p.grad is not None]
@@ -76,10 +105,18 @@ class Update:
             if self.config.clip is not None:
                 torch.nn.utils.clip_grads_with_norm_(group, self.config.clip, norm)
         self.gradient_norm.copy_(torch.stack(norms).norm())
-        not_finite = (~self.gradient_norm.isfinite()).float()
-        self.skipped.add_(not_finite)
-        self.sgd.found_inf = not_finite  # type: ignore[attr-defined]  # the fused step reads it and stays put where it is 1
+        bad = ((not_finite > 0) | ~self.gradient_norm.isfinite()).float()
+        self.bad.copy_(torch.maximum(self.bad, bad) if self.in_step else bad)
+        self.sgd.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step reads it and stays put where it is 1
         self.sgd.step()
+
+    @torch.no_grad()
+    def _not_finite(self, loss: Tensor) -> Tensor:
+        """0-d, 1 where the loss is not finite, or a buffer that it has changed on its way."""
+        finite = loss.isfinite()
+        if self.in_step and self.copy is not None:
+            finite = finite & self.copy.is_finite()
+        return (~finite).to(loss.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Momentum by parameter name."""
