@@ -39,7 +39,7 @@ from npmatch.training import (
     ViewMaker,
     write_atomically,
 )
-from npmatch.training.compilation import compile_step, is_compiled
+from npmatch.training.compilation import compile_step, is_compiled, use_fused_kernels
 from npmatch.types import NPMatchError, Prediction, Task, Views
 from npmatch.version import __version__
 
@@ -149,6 +149,7 @@ def assemble(
         config=t,
         seed=config.seed,
     )
+    use_fused_kernels(trainer, dataset.train.images.shape)
     if is_compiled(t, device):
         compile_step(trainer)
     return trainer, evaluator

@@ -12,6 +12,8 @@ from npmatch.backbones.wide_resnet import WideResNet
 from npmatch.imports import import_name
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
+__all__ = ["BUILT_IN", "BackboneConfig", "SmallCNN", "WideResNet", "make_backbone"]
+
 BUILT_IN = ["wrn-28-2", "wrn-28-8", "wrn-37-2", "cnn"]
 
 

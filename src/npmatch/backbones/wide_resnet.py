@@ -5,6 +5,7 @@ Zagoruyko & Komodakis (2016), pre-activation blocks, LeakyReLU 0.1, slow batch n
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, activate_input: bool, momentum: float) -> None:
         """`activate_input`: the shortcut takes the activated input too (the network's first block)."""
         super().__init__()
-        self.activate_input = activate_input
+        self.activate_input, self.stride = activate_input, stride
         self.norm1 = norm(inputs, momentum)
         self.conv1 = conv(inputs, outputs, 3, stride)
         self.norm2 = norm(outputs, momentum)
@@ -61,11 +62,22 @@ class WideResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm(channels[-1], momentum)
         self.num_features = channels[-1]
+        self.fused = False  # training passes by the kernels of backbones/fused: on CUDA, in bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
+        if self.fused and self.training:
+            features: Tensor = _fused_features(self, x)
+            return features
         out: Tensor = activate(self.norm(self.blocks(self.stem(x))))
         return out.mean((2, 3))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _fused_features(network: WideResNet, x: Tensor) -> Tensor:
+    from npmatch.backbones.fused import network as fused  # Triton is there only where CUDA is
+
+    return fused.features(network, x)
 
 
 def activate(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which parts of a step go through torch.compile, and when that is worth its minute."""
+"""How a step is made fast on CUDA: hand-written kernels for the network, torch.compile for what is around it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.backbones import WideResNet
 from npmatch.ranks import joined
 from npmatch.training.config import TrainingConfig
 from npmatch.training.loop import Trainer
@@ -37,3 +38,14 @@ def compile_step(trainer: Trainer) -> None:
         algorithm.loss = torch.compile(algorithm.loss, dynamic=False, options=OPTIONS)  # type: ignore[method-assign]
     else:  # several updates in one step: only what all of them call is compiled
         algorithm.model.backbone.compile(dynamic=False, options=OPTIONS)
+
+
+def use_fused_kernels(trainer: Trainer, image_shape: tuple[int, int, int]) -> None:
+    """The network's training passes by backbones/fused, where they compute the same."""
+    backbone = trainer.algorithm.model.backbone
+    if trainer.config.fused is False or not isinstance(backbone, WideResNet):
+        return
+    if next(backbone.parameters()).is_cuda and trainer.algorithm.model.autocast is torch.bfloat16:
+        from npmatch.backbones.fused.network import is_possible  # Triton is there only where CUDA is
+
+        backbone.fused = is_possible(backbone, image_shape)

@@ -1,0 +1,177 @@
+"""A wide residual network's training pass on CUDA, forward and backward written out over fused kernels.
+
+The computation is that of `WideResNet.forward` in training mode under bfloat16 autocast. Written out, every sum,
+normalisation and residual is one pass over memory; what automatic differentiation and compilers leave is about twice
+as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from npmatch.backbones.fused import convolution, normalisation
+
+if TYPE_CHECKING:
+    from npmatch.backbones.wide_resnet import Block, WideResNet
+
+
+def features(network: WideResNet, x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Pooled features N F in float32 of images N C H W."""
+    counters = [norm.num_batches_tracked for norm in _norms(network) if norm.track_running_stats]
+    if counters:  # none where statistics are frozen
+        torch._foreach_add_(cast("list[Tensor]", counters), 1)
+    f: Tensor = _Features.apply(x, network, dtype, torch.is_grad_enabled(), *network.parameters())
+    return f
+
+
+def is_possible(network: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+    """Whether `features` computes what the network's own forward would on images C H W."""
+    channels, height, width = image_shape
+    dropping = any(m.p > 0 for m in network.modules() if isinstance(m, nn.Dropout))
+    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in _norms(network))  # a synchronised one is not
+    even = width % 8 == 0 and height % 8 == 0  # at every stage of few channels: pixels are taken in pairs
+    return plain_norms and not dropping and even and channels <= 4
+
+
+def _norms(network: nn.Module) -> list[nn.BatchNorm2d]:
+    return [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+
+
+@dataclass
+class _Normed:
+    """A tensor before and after norm and activation, and the statistics between."""
+
+    before: Tensor
+    statistics: Tensor
+    after: Tensor
+
+
+@dataclass
+class _Passed:
+    """What a block's backward pass needs."""
+
+    block: Block
+    entered: _Normed
+    inner: _Normed
+
+
+class _Features(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, network: WideResNet, dtype: torch.dtype, keep: bool, *parameters: Tensor
+    ) -> Tensor:
+        weights = _cast(network, dtype)
+        image = _with_four_channels(x).to(dtype, memory_format=torch.channels_last)
+        y, partial = normalisation.sums(_convolve(image, weights[network.stem], 1))
+        blocks = []
+        for block in cast("list[Block]", network.blocks):
+            entered = _normed(y, partial, block.norm1)
+            carried = entered.after if block.activate_input else entered.before
+            if block.shortcut is not None:
+                carried = _convolve(carried, weights[block.shortcut], block.stride)
+            hidden = _convolve(entered.after, weights[block.conv1], block.stride)
+            inner = _normed(*normalisation.sums(hidden), block.norm2)
+            y, partial = normalisation.sums(_convolve(inner.after, weights[block.conv2], 1), carried)
+            if keep:
+                blocks.append(_Passed(block, entered, inner))
+        last = _normed(y, partial, network.norm)
+        if keep:
+            ctx.network, ctx.weights, ctx.image, ctx.blocks, ctx.last = network, weights, image, blocks, last
+        return last.after.mean((2, 3), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, d_features: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        network, weights, last = ctx.network, ctx.weights, ctx.last
+        height, width = last.after.shape[2:]
+        d_last = torch.empty_like(last.after).copy_((d_features / (height * width))[:, :, None, None])
+        gradients: dict[Tensor, Tensor] = {}
+
+        def through_norm(norm: nn.BatchNorm2d, dy: Tensor, normed: _Normed, carried: Tensor | None = None) -> Tensor:
+            dx, gradients[norm.weight], gradients[norm.bias] = normalisation.gradient(
+                dy, normed.before, normed.statistics, carried
+            )
+            return dx
+
+        def through_conv(layer: nn.Conv2d, dy: Tensor, x: Tensor, stride: int) -> Tensor:
+            dx, gradients[layer.weight] = _convolution_gradients(dy, x, weights[layer], stride)
+            return dx
+
+        dy = through_norm(network.norm, d_last, last)
+        while ctx.blocks:
+            passed = ctx.blocks.pop()  # and with it goes its memory
+            block, entered, inner = passed.block, passed.entered, passed.inner
+            d_hidden = through_norm(block.norm2, through_conv(block.conv2, dy, inner.after, 1), inner)
+            d_after = through_conv(block.conv1, d_hidden, entered.after, block.stride)
+            d_carried = dy
+            if block.shortcut is not None:
+                source = entered.after if block.activate_input else entered.before
+                d_carried = through_conv(block.shortcut, dy, source, block.stride)
+            if block.activate_input:
+                dy = through_norm(block.norm1, d_after + d_carried, entered)
+            else:
+                dy = through_norm(block.norm1, d_after, entered, d_carried)
+        stem = _weight_gradient(dy, ctx.image, weights[network.stem], 1)
+        gradients[network.stem.weight] = stem[:, : network.stem.in_channels]
+        wanted = [torch.empty_like(p) for p in network.parameters()]
+        torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one go
+        return (None, None, None, None, *wanted)
+
+
+def _normed(y: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> _Normed:
+    statistics = normalisation.take_statistics(y, partial, norm)
+    return _Normed(y, statistics, normalisation.activate(y, statistics))
+
+
+def _cast(network: WideResNet, dtype: torch.dtype) -> dict[nn.Conv2d, Tensor]:
+    """All convolutions' weights in `dtype`, channels last, copied in one go."""
+    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
+    sources = [layer.weight.detach() for layer in layers]
+    sources[0] = _with_four_channels(sources[0])
+    targets = [torch.empty_like(w, dtype=dtype, memory_format=torch.channels_last) for w in sources]
+    torch._foreach_copy_(targets, sources)
+    return dict(zip(layers, targets, strict=True))
+
+
+def _with_four_channels(x: Tensor) -> Tensor:
+    """Images and the stem's weights get empty channels, so that their number is a power of two."""
+    return F.pad(x, (0, 0, 0, 0, 0, 4 - x.shape[1]))
+
+
+def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    if _is_small(weight, stride):
+        return convolution.convolve(x, weight)
+    return F.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2)
+
+
+def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """Of a convolution's inputs and weights."""
+    if _is_small(weight, stride):
+        return convolution.convolve(dy, weight, backward=True), convolution.weight_gradient(x, dy)
+    dx, dw, _ = _library_gradients(dy, x, weight, stride, [True, True, False])
+    return dx, dw
+
+
+def _weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    if _is_small(weight, stride):
+        return convolution.weight_gradient(x, dy)
+    return _library_gradients(dy, x, weight, stride, [False, True, False])[1]
+
+
+def _library_gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, stride: int, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    padding = weight.shape[2] // 2
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        dy, x, weight, None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1, wanted
+    )
+    return found
+
+
+def _is_small(weight: Tensor, stride: int) -> bool:
+    """Whether our own kernels are faster than the library's."""
+    return weight.shape[2] == 3 and stride == 1 and max(weight.shape[:2]) <= convolution.MOST_CHANNELS
