@@ -29,6 +29,7 @@ def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
 
 def compile_step(trainer: Trainer) -> None:
     """Views become one kernel where they were hundreds; so does what surrounds the convolutions in a loss."""
+    torch.set_float32_matmul_precision("high")  # heads multiply in TF32, finer than the network's bfloat16
     # Shapes never change, so the fastest kernel is looked for once; which that is may change from run to run.
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     views: Any = trainer.make_views
