@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,10 +21,11 @@ import torch
 from npmatch.bench.floor import step_flops
 from npmatch.bench.practice import Practice, practice_config, practice_dataset, practise
 from npmatch.bench.result import BenchResult, Column
-from npmatch.bench.timing import interleaved, seconds_per_call, tell
+from npmatch.bench.timing import finish, interleaved, seconds_per_call, tell
 from npmatch.config import Config, parse_overrides
 from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
+from npmatch.training import Recorder
 
 EAGER = {"training.graph": False, "training.compile": False}
 COLUMNS = [
@@ -58,7 +62,7 @@ def bench_step(
     config = variants[0].config
     dataset = practice_dataset(config)
     builds = {variant.name: partial(practise, variant.config, dataset, chosen) for variant in variants}
-    seconds, rows, _ = time_steps(builds, chosen, rounds)
+    seconds, rows, runs = time_steps(builds, chosen, rounds)
     flops = step_flops(config, dataset.train.images.shape)
     if on_cuda:
         for row in rows:
@@ -69,6 +73,8 @@ def bench_step(
         ratios[f"{ours} / fixmatch"] = seconds[ours] / seconds["fixmatch"]
     weak_norm = getattr(config.algorithm, "weak_norm", "joint")
     t = config.training
+    line = seconds_per_log_line(runs[ours], chosen)
+    share = line / (t.log_every * seconds[ours])
     return BenchResult(
         name="step",
         about=f"One training step: {recipe}, {config.backbone.name}, B {t.batch}, μ {t.unlabeled_ratio}, "
@@ -76,7 +82,12 @@ def bench_step(
         columns=COLUMNS,
         rows=rows,
         ratios=ratios,
-        notes=[*_notes(flops, peak_tflops, on_cuda), *([] if on_cuda else [ON_CPU])],
+        notes=[
+            *_notes(flops, peak_tflops, on_cuda),
+            f"A line of the log takes {1000 * line:.2f} ms in which the device waits: {share:.2%} of the {t.log_every} "
+            "steps it is about.",
+            *([] if on_cuda else [ON_CPU]),
+        ],
         device=str(chosen),
     )
 
@@ -144,6 +155,21 @@ def _prepare(name: str, build: Callable[[], Practice], device: torch.device) -> 
     memory = f", {row['peak_gib']:.2f} GiB" if on_cuda else ""
     tell(f"{name}: ready after {ready:.0f} s, about {1000 * seconds:.2f} ms a step{memory}")
     return run, row
+
+
+def seconds_per_log_line(run: Practice, device: torch.device, lines: int = 20) -> float:
+    """What reading the meter back and writing it down takes once a step is done: the device has no work meanwhile."""
+    taken = []
+    with TemporaryDirectory() as folder:
+        recorder = Recorder(Path(folder))
+        for number in range(lines):
+            run()
+            finish(str(device))
+            started = time.perf_counter()
+            recorder.write("train", number, run.trainer.read_meter(1.0, run.images))
+            taken.append(time.perf_counter() - started)
+        recorder.close()
+    return median(taken)
 
 
 def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:

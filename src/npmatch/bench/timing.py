@@ -59,14 +59,15 @@ def tell(text: str) -> None:
 
 def _burst(run: Run, device: str, calls: int) -> float:
     """Mean seconds per call of so many calls in a row."""
-    _finish(device)
+    finish(device)
     start = time.perf_counter()
     for _ in range(calls):
         run()
-    _finish(device)
+    finish(device)
     return (time.perf_counter() - start) / calls
 
 
-def _finish(device: str) -> None:
+def finish(device: str) -> None:
+    """Waits until a GPU has done all it was given."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
