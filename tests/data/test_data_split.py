@@ -72,6 +72,26 @@ def test_validation_is_out_of_training(
         assert chosen | held == {index for index, label in enumerate(labels) if label >= 0}
 
 
+@settings(max_examples=100, deadline=None)
+@given(datasets(), st.integers(0, 2**40), st.data(), st.booleans())
+def test_a_number_of_validation_images_is_spread_as_the_classes_are(
+    drawn: tuple[Dataset, list[int]], seed: int, data: st.DataObject, every_label: bool
+) -> None:
+    dataset, labels = drawn
+    classes = len(dataset.class_names)
+    free = {label: n - 1 for label, n in Counter(labels).items() if label >= 0}
+    number = data.draw(st.integers(2, max(2, sum(free.values()))))
+    if number > sum(free.values()):
+        return
+    split = make_split(dataset, None if every_label else classes, seed, number)
+    held, chosen, unlabeled = (set(t.tolist()) for t in (split.validation, split.labeled, split.unlabeled))
+    assert len(held) == number
+    assert not held & (chosen | unlabeled)
+    assert {labels[index] for index in chosen} == set(range(classes)), "every class keeps a label to learn from"
+    for label, left in free.items():
+        assert abs(sum(labels[index] == label for index in held) - number * left / sum(free.values())) < 1
+
+
 def test_every_label_there_is() -> None:
     split = make_split(dataset_of([0, -1, 1, 2, 2, -1]), None, seed=0)
     assert split.labeled.tolist() == [0, 2, 3, 4]
@@ -112,6 +132,10 @@ def test_what_cannot_be_chosen() -> None:
         make_split(dataset_of([0, 1, -1]), None, seed=0)
     with pytest.raises(NPMatchError, match=r"validation=1\.0: give a share"):
         make_split(dataset, None, seed=0, validation=1.0)
+    with pytest.raises(NPMatchError, match=r"validation=2\.5: give a share"):
+        make_split(dataset, None, seed=0, validation=2.5)
+    with pytest.raises(NPMatchError, match="validation=10: only 9 labelled images are left"):
+        make_split(dataset, 3, seed=0, validation=10)
     with pytest.raises(NPMatchError, match=r"validation=0\.5: no image is left"):
         make_split(dataset_of([0, 1, 2]), 3, seed=0, validation=0.5)
 

@@ -16,7 +16,7 @@ class DataConfig:
     foreign: str | None = None  # a source whose training images are mixed, unlabelled, into this one's
     foreign_root: str | None = None  # where its files are; None: $NPMATCH_DATA
     foreign_share: float = 0.0  # of all training images once they are mixed in
-    validation: float = 0.0  # share of each class held out of training
+    validation: float = 0.0  # held out of training: a share of each class, or from 2 on a number of images in all
     include_labeled: bool = True  # labelled images are among the unlabelled ones, as in the literature
     split: str | None = None  # a split.json to reuse instead of drawing one
     given_labels: str | None = None  # a CSV of path,label: labels given since the data was made, laid over its own

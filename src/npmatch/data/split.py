@@ -92,28 +92,28 @@ def make_split(
 ) -> Split:
     """`labels` labelled images in all, as many of each class; None takes every one that has a label.
 
-    `validation` is the share of each class's images not chosen (or, with None, of all its labelled images) to
-    keep out of training. The unlabelled set is every other image, the labelled included unless told. Images `left_out`
-    are in none of them.
+    `validation` is what to keep out of training: below 1 the share of each class's images not chosen (or, with None, of
+    all its labelled images), from 2 on a number of images in all, spread over the classes as those images are. The
+    unlabelled set is every other image, the labelled included unless told. Images `left_out` are in none of them.
     """
     left_out = _none() if left_out is None else left_out
-    if not 0 <= validation < 1:
-        raise NPMatchError(f"validation={validation}: give a share of at least 0 and below 1")
+    if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 might be meant as all
+        raise NPMatchError(
+            f"validation={validation}: give a share of at least 0 and below 1, or a number of images from 2 on"
+        )
     rng = np.random.default_rng(mix(seed, "split"))
     # Each class is shuffled once. Labelled images come from the front and validation images from the back, so
     # that at one seed a larger label set contains the smaller one.
     members = [rng.permutation(images) for images in _members_by_class(dataset, left_out)]
     wanted = _labels_per_class(labels, len(members), rng)
-    chosen, held_out = [], []
     for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
         if len(images) < count:
             raise NPMatchError(f"class '{name}' has {len(images)} labelled images, but {count} are wanted")
-        pool = len(images) - (0 if labels is None else count)
-        held = min(max(1, round(validation * pool)), len(images) - count) if validation else 0
-        end = len(images) - held
-        chosen.append(images[: end if labels is None else count])
-        held_out.append(images[end:])
-    labeled_index, validation_index = _sorted(chosen), _sorted(held_out)
+    held = _held_per_class([len(images) for images in members], wanted, validation, count_all=labels is None)
+    ends = [len(images) - n for images, n in zip(members, held, strict=True)]
+    chosen = [m[: end if labels is None else n] for m, end, n in zip(members, ends, wanted, strict=True)]
+    labeled_index = _sorted(chosen)
+    validation_index = _sorted([images[end:] for images, end in zip(members, ends, strict=True)])
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
     unlabeled = _others(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
@@ -163,6 +163,30 @@ def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator
         raise NPMatchError(f"labels={labels}: there are {classes} classes, and each needs at least one")
     lucky = set(rng.permutation(classes)[: labels % classes].tolist())
     return [labels // classes + (label in lucky) for label in range(classes)]
+
+
+def _held_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
+    """How many images of each class are held out; never one of the `wanted` that training needs."""
+    free = [size - need for size, need in zip(sizes, wanted, strict=True)]
+    if validation < 1:
+        pools = sizes if count_all else free
+        return [
+            min(max(1, round(validation * pool)), left) if validation else 0
+            for pool, left in zip(pools, free, strict=True)
+        ]
+    total = int(validation)
+    if total > sum(free):
+        raise NPMatchError(
+            f"validation={total}: only {sum(free)} labelled images are left for it; hold out no more, or label more"
+        )
+    # In proportion to the classes, because held-out images must resemble what will be predicted: whole parts first,
+    # then one each to the largest remainders. No class can be asked for more than it has, as total ≤ sum(free).
+    exact = [total * left / sum(free) for left in free]
+    held = [int(share) for share in exact]
+    by_remainder = sorted(range(len(free)), key=lambda k: held[k] - exact[k])
+    for k in by_remainder[: total - sum(held)]:
+        held[k] += 1
+    return held
 
 
 def _others(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
