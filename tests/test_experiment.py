@@ -31,6 +31,7 @@ def test_a_run_leaves_all_that_was_promised(tiny_run):
     assert names == {
         "config.yaml", "metrics.jsonl", "tensorboard", "checkpoints", "model.safetensors", "config.json",
         "split.json", "report.html", "predictions", "environment.json", "data.json", ".lock",
+        "calibration.json", "calibration.safetensors",
     }  # fmt: skip
     assert {r["kind"] for r in tiny_run.records()} == {"train", "eval", "final"}
     final = tiny_run.records()[-1]
@@ -55,7 +56,7 @@ def test_a_run_leaves_all_that_was_promised(tiny_run):
 def test_the_same_seed_gives_the_same_run_and_the_same_file(tiny_run, tmp_path):
     again = train_tiny(tmp_path / "again")
     assert log(again.folder) == log(tiny_run.folder)
-    for name in ("model.safetensors", "config.json", "split.json"):
+    for name in ("model.safetensors", "config.json", "split.json", "calibration.json", "calibration.safetensors"):
         assert (again.folder / name).read_bytes() == (tiny_run.folder / name).read_bytes()
 
 
@@ -240,7 +241,7 @@ def test_a_users_data_set_and_algorithm_from_one_file_each(tmp_path, monkeypatch
 def test_without_a_test_set_the_validation_share_is_used(tmp_path, monkeypatch):
     digits = load_dataset("digits")
     alone = Dataset("digits", digits.class_names, digits.train, None, digits.mean, digits.std)
-    for room in ("assembly", "experiment"):
+    for room in ("assembly", "labels"):
         monkeypatch.setattr(f"npmatch.{room}.load_configured", lambda *a: alone)
     run = train_tiny(tmp_path / "validated", data__validation=0.1)
     assert 100 < run.scores["n"] < 200

@@ -14,7 +14,7 @@ from npmatch.cli import main
 from npmatch.data import load_dataset
 from npmatch.report.model_card import ModelFacts, model_card
 
-FILES = {"README.md", "config.json", "model.safetensors"}
+FILES = {"README.md", "config.json", "model.safetensors", "calibration.json", "calibration.safetensors"}
 
 
 @pytest.fixture(scope="module")

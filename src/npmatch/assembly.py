@@ -18,12 +18,13 @@ from npmatch.config import Config, write_config
 from npmatch.continuation import continued_split, load_weights
 from npmatch.data import Dataset, ImageSet, Sampler, Split, fingerprint, load_configured, make_split, make_stream
 from npmatch.data.findings import Quarantined
+from npmatch.data.held_out import evaluation_set
 from npmatch.data.identity import changes, describe_data
 from npmatch.data.split import without
 from npmatch.draws import mix
 from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
-from npmatch.predict import ModelCard, evaluation_set, predict_store
+from npmatch.predict import ModelCard, predict_store
 from npmatch.quarantine import check_first, positions_of, write_quarantine
 from npmatch.ranks import from_first, is_first, joined, my_share, rank, world
 from npmatch.training import (
@@ -56,6 +57,8 @@ class Evaluator:
     card: ModelCard
     device: torch.device
     batch: int
+    dataset: Dataset
+    split: Split
 
     def predict(self) -> Prediction | None:
         """What it says of them; nothing where there are none."""
@@ -135,6 +138,8 @@ def assemble(
         make_card(config, dataset, split),
         device,
         t.eval_batch,
+        dataset,
+        split,
     )
     trainer = Trainer(
         algorithm=algorithm,

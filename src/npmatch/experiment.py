@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from npmatch.algorithms import find_algorithm
 from npmatch.assembly import STARTED, build_trainer, is_run, written_version
+from npmatch.calibrate import calibrate
 from npmatch.config import (
     Config,
     differences,
@@ -20,12 +21,14 @@ from npmatch.config import (
     read_config_file,
 )
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
-from npmatch.data import ImageSet, Split, load_configured
+from npmatch.data import ImageSet
+from npmatch.data.held_out import evaluation_set, test_set
+from npmatch.decide import Calibration
 from npmatch.files import locked
+from npmatch.labels import open_run_data
 from npmatch.predict import (
     ModelCard,
     choose_device,
-    evaluation_set,
     load,
     predict_store,
     save_model,
@@ -215,6 +218,9 @@ def _train_run(config: Config, folder: Path, device: torch.device, quiet: bool, 
         trainer.run()
         with evaluator.ema.applied():
             save_model(folder, trainer.algorithm.model, card)
+        saved = load(folder, str(device))
+        calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
+        calibration.save(folder)
         prediction = evaluator.predict()
         final = evaluator.scores(prediction)
         final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
@@ -261,30 +267,49 @@ class Evaluation:
     card: ModelCard
     held_out: ImageSet
     prediction: Prediction
+    calibration: Calibration | None = None  # None too where it was fitted on these very images
+
+    @property
+    def temperature(self) -> float | None:
+        """That was fitted on other labels; None where there is none."""
+        return None if self.calibration is None else self.calibration.temperature
+
+    @property
+    def calibrated(self) -> Prediction | None:
+        """The prediction at the temperature; None where there is none."""
+        return None if self.calibration is None or self.temperature is None else self.calibration.apply(self.prediction)
+
+    @property
+    def num_held_out(self) -> int:
+        """Labels the calibration was fitted on."""
+        return 0 if self.calibration is None else self.calibration.n
 
 
 def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str | None = None) -> Evaluation:
     """Loads a run's model and data again and predicts the held-out images."""
     folder = Path(folder)
     classifier = load(folder, device)
-    config, held_out = open_held_out(folder, data)
-    prediction = predict_store(
-        classifier.model, held_out.images, classifier.card, classifier.device, config.training.eval_batch
-    )
-    return Evaluation(config, classifier.card, held_out, prediction)
-
-
-def open_held_out(folder: Path, data: str | Path | None = None) -> tuple[Config, ImageSet]:
-    """A run's configuration and the images it is measured on, loaded again; `data` where they have moved."""
-    config = read_run_config(folder)
-    dataset = load_configured(config.data if data is None else replace(config.data, root=str(data)))
-    held_out = evaluation_set(dataset, Split.load(folder / "split.json", dataset))
+    run = open_run_data(folder, data)
+    held_out = evaluation_set(run.dataset, run.split)
     if held_out is None:
         raise NPMatchError(
             f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
             "test/<class>/ and give --data DIR"
         )
-    return config, held_out
+    batch = run.config.training.eval_batch
+    prediction = predict_store(classifier.model, held_out.images, classifier.card, classifier.device, batch)
+    tested = test_set(run.dataset, run.split) is not None
+    calibration = honest_calibration(classifier.calibration, tested)
+    return Evaluation(run.config, classifier.card, held_out, prediction, calibration)
+
+
+def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibration | None:
+    """What may be measured on the evaluation images: nothing that was fitted on these very images.
+
+    `tested` says whether they are test images, and not for lack of any the ones held out.
+    """
+    fitted_on_them = calibration is not None and calibration.source == "data.validation" and not tested
+    return None if fitted_on_them else calibration
 
 
 def score_fields(record: Mapping[str, Any]) -> dict[str, float]:

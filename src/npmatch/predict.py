@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from npmatch.algorithms import find_algorithm
 from npmatch.augment import normalize
 from npmatch.backbones import BackboneConfig, make_backbone
-from npmatch.data import Dataset, ImageSet, Split, decode_image, iterate_images, to_tensor
-from npmatch.data.subset import selected
+from npmatch.data import ImageSet, decode_image, iterate_images, to_tensor
+from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.heads import Bank, Model
 from npmatch.hub import CARD, Pretrained
 from npmatch.report.model_card import ModelFacts
@@ -84,11 +84,14 @@ class Classifier(Pretrained):
 
     folder: Path | None = None  # where it was loaded from
 
-    def __init__(self, model: Model, card: ModelCard, device: torch.device) -> None:
+    def __init__(
+        self, model: Model, card: ModelCard, device: torch.device, calibration: Calibration | None = None
+    ) -> None:
         """Use `npmatch.load(RUN)`."""
         self.model = model.to(device).eval()
         self.card = card
         self.device = device
+        self.calibration = calibration  # of the run; None where it has none
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -96,12 +99,27 @@ class Classifier(Pretrained):
         return self.card.class_names
 
     def predict(self, images: Any, batch_size: int = 256) -> Prediction:
-        """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1])."""
+        """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1]).
+
+        The probabilities are the model's own; `decide`, or `calibration.apply(prediction)`, gives the calibrated ones.
+        """
         parts = [self._predict_batch(batch) for batch in self._batches(images, batch_size)]
         if not parts:
             empty = torch.zeros(0)
             return Prediction(torch.zeros(0, len(self.class_names)), empty)
         return Prediction.cat(parts)
+
+    def decide(self, images: Any, wishes: Wishes | None = None, batch_size: int = 256, **changes: Any) -> Decisions:
+        """Calibrated predictions and what follows from them: decide(images, abstain=0.05, ood=True, coverage=0.9)."""
+        decider = Decider(self.calibration, dataclasses.replace(wishes or Wishes(), **changes))
+        parts = [decider(*self.describe(batch)) for batch in self._batches(images, batch_size)]
+        if not parts:
+            raise NPMatchError("nothing to decide on: no image was given")
+        return Decisions.cat(parts)
+
+    def describe(self, images: Tensor) -> tuple[Prediction, Tensor]:
+        """What the model says of uint8 images N C H W, and the features N F it says it from."""
+        return describe_batch(self.model, images, self.card, self.device)
 
     def _predict_batch(self, images: Tensor) -> Prediction:
         return predict_batch(self.model, images, self.card, self.device)
@@ -123,8 +141,10 @@ class Classifier(Pretrained):
         return decode_image(Path(image), self.card.stored_side, self.card.channels)
 
     def save_files(self, folder: Path) -> None:
-        """model.safetensors and config.json."""
+        """model.safetensors and config.json, and the calibration where there is one."""
         save_model(folder, self.model, self.card)
+        if self.calibration is not None:
+            self.calibration.save(folder)
 
     def facts(self) -> ModelFacts:
         """What is known of the model, and of its run where it was loaded from one."""
@@ -136,6 +156,8 @@ class Classifier(Pretrained):
             channels=card.channels,
             side=card.stored_side,
             num_labeled=card.num_labeled,
+            temperature=None if self.calibration is None else self.calibration.temperature,
+            calibration_labels=0 if self.calibration is None else self.calibration.n,
             version=__version__,
             **({} if self.folder is None else run_facts(self.folder)),
         )
@@ -169,7 +191,7 @@ def load(folder: str | Path, device: str | None = None) -> Classifier:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
-    classifier = Classifier(model, card, choose_device(device))
+    classifier = Classifier(model, card, choose_device(device), Calibration.load(folder))
     classifier.folder = folder
     return classifier
 
@@ -254,18 +276,6 @@ def describe_store(
     batches = iterate_images(images, batch_size, workers)
     parts = [describe_batch(model, batch, card, device) for batch in batches]
     return Prediction.cat([prediction for prediction, _ in parts]), torch.cat([features for _, features in parts])
-
-
-def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:
-    """The test images; where there are none the validation share; else nothing."""
-    test = dataset.test
-    if test is not None and len(test):
-        if not len(split.left_out_test):
-            return test
-        kept = torch.ones(len(test), dtype=torch.bool)
-        kept[split.left_out_test] = False
-        return selected(test, kept.nonzero().flatten())
-    return selected(dataset.train, split.validation) if len(split.validation) else None
 
 
 def write_test_predictions(

@@ -1,37 +1,22 @@
-"""Predictions of any number of files, written as they come: CSV, Parquet or JSON lines, in constant memory."""
+"""Predictions of any number of files, and what follows from them, written as they come, in constant memory."""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from npmatch.data.folders import walk_images
+from npmatch.data.found import find_images
+from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.predict import Classifier
-from npmatch.types import NoSuchChoiceError, NPMatchError
-
-COLUMNS = ("path", "label", "confidence", "uncertainty", "probabilities")
-Row = dict[str, Any]
-
-
-def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Files as given, and every image below the folders given, in a fixed order."""
-    for path in map(Path, paths):
-        if path.is_dir():
-            for where, names in walk_images(path):
-                yield from (Path(where, name) for name in names)
-        elif path.exists():
-            yield path
-        else:
-            raise NPMatchError(f"{path}: no such file or folder")
+from npmatch.row_files import Columns, Kind, open_rows
+from npmatch.types import NPMatchError
 
 
 def predict_files(
@@ -40,11 +25,22 @@ def predict_files(
     out: Path,
     batch_size: int = 128,
     advance: Callable[[int], None] = lambda n: None,
+    decider: Decider | None = None,
+    top_k: int = 1,
 ) -> tuple[int, list[str]]:
-    """Writes a row per readable image to `out`; returns how many, and a line for each file that is not one."""
+    """Writes a row per readable image to `out`; returns how many, and a line for each file that is not one.
+
+    `decider` says what to decide; by default, probabilities are at the run's temperature where it has one.
+    """
+    if not 1 <= top_k <= len(classifier.class_names):
+        raise NPMatchError(
+            f"top-k={top_k}: give a number from 1 to {len(classifier.class_names)}, the number of classes"
+        )
+    decider = decider or Decider(classifier.calibration, Wishes())
     written, problems = 0, []
     files = find_images(paths)
-    with open_writer(out) as writer, ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    columns = columns_of(decider, top_k)
+    with open_rows(out, columns) as table, ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         while chunk := list(islice(files, batch_size)):
             readable: list[tuple[Path, Tensor]] = []
             for path, image in zip(chunk, pool.map(_reader(classifier), chunk), strict=True):
@@ -53,10 +49,51 @@ def predict_files(
                 else:
                     readable.append((path, image))
             if readable:
-                writer.write(_rows(classifier, readable))
+                decisions = decider(*classifier.describe(torch.stack([image for _, image in readable])))
+                cells = _cells(decisions, classifier.class_names, top_k)
+                names = [str(path) for path, _ in readable]
+                table.write([dict(zip(columns, row, strict=True)) for row in zip(names, *cells, strict=True)])
             written += len(readable)
             advance(len(chunk))
     return written, problems
+
+
+def columns_of(decider: Decider, top_k: int = 1) -> Columns:
+    """The columns of the table and what their cells hold."""
+    columns: dict[str, Kind] = {"path": "text", "label": "text", "confidence": "number", "uncertainty": "number"}
+    columns["probabilities"] = "numbers"
+    for place in range(2, top_k + 1):
+        columns |= {f"label_{place}": "text", f"confidence_{place}": "number"}
+    optional: list[tuple[object, dict[str, Kind]]] = [
+        (decider.temperature, {"temperature": "number"}),
+        (decider.abstention, {"withheld": "flag"}),
+        (decider.novelty, {"ood_score": "number", "ood": "flag"}),
+        (decider.sets, {"prediction_set": "texts"}),
+    ]
+    for wished, more in optional:
+        columns |= more if wished is not None else {}
+    return columns
+
+
+def _cells(d: Decisions, class_names: tuple[str, ...], top_k: int) -> list[list[Any]]:
+    """The table's columns after the first."""
+    p = d.prediction
+    cells: list[list[Any]] = [
+        [class_names[i] for i in p.label.tolist()],
+        p.confidence.tolist(),
+        p.entropy.tolist(),
+        p.probs.tolist(),
+    ]
+    likeliest = p.probs.sort(dim=-1, descending=True, stable=True)
+    for place in range(1, top_k):
+        cells.append([class_names[i] for i in likeliest.indices[:, place].tolist()])
+        cells.append(likeliest.values[:, place].tolist())
+    if d.temperature is not None:
+        cells.append([d.temperature] * len(p.label))
+    cells += [tensor.tolist() for tensor in (d.withheld, d.ood_score, d.ood) if tensor is not None]
+    if d.sets is not None:
+        cells.append([[class_names[k] for k, inside in enumerate(row) if inside] for row in d.sets.tolist()])
+    return cells
 
 
 def _reader(classifier: Classifier) -> Callable[[Path], Tensor | str]:
@@ -67,127 +104,3 @@ def _reader(classifier: Classifier) -> Callable[[Path], Tensor | str]:
             return str(error)
 
     return read
-
-
-def _rows(classifier: Classifier, images: list[tuple[Path, Tensor]]) -> list[Row]:
-    prediction = classifier.predict(torch.stack([image for _, image in images]), batch_size=len(images))
-    values = (
-        [str(path) for path, _ in images],
-        [classifier.class_names[i] for i in prediction.label.tolist()],
-        prediction.confidence.tolist(),
-        prediction.entropy.tolist(),
-        prediction.probs.tolist(),
-    )
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-class Writer(Protocol):
-    """Takes rows and leaves a whole file, or, after an error, none."""
-
-    def __enter__(self) -> Writer: ...
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
-
-    def write(self, rows: list[Row]) -> None:
-        """Appends rows."""
-        ...
-
-
-class _AtomicWriter:
-    """Writes beside the file and renames at the end, so that a half-written result never bears its name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.temporary = path.with_name(path.name + ".tmp")
-
-    def __enter__(self) -> _AtomicWriter:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.open()
-        except OSError as error:
-            raise NPMatchError(f"{self.path}: cannot be written ({error.strerror})") from error
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.close()
-        if kind is None:
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)
-
-    def open(self) -> None:
-        raise NotImplementedError
-
-    def write(self, rows: list[Row]) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-class _TextWriter(_AtomicWriter):
-    def open(self) -> None:
-        self.file = open(self.temporary, "w", newline="", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
-
-    def close(self) -> None:
-        self.file.close()
-
-
-class CsvWriter(_TextWriter):
-    """Comma-separated, probabilities as a JSON list in the order of the class names."""
-
-    def open(self) -> None:
-        """Writes the header."""
-        super().open()
-        self.csv = csv.DictWriter(self.file, COLUMNS)
-        self.csv.writeheader()
-
-    def write(self, rows: list[Row]) -> None:
-        """Appends rows."""
-        self.csv.writerows({**row, "probabilities": json.dumps(row["probabilities"])} for row in rows)
-
-
-class JsonLinesWriter(_TextWriter):
-    """One JSON object per line."""
-
-    def write(self, rows: list[Row]) -> None:
-        """Appends rows."""
-        self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-class ParquetWriter(_AtomicWriter):
-    """Parquet, a row group per batch."""
-
-    def open(self) -> None:
-        """Fixes the schema, so that an empty result is a valid file too."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        number, text = pa.float32(), pa.string()
-        types = (text, text, number, number, pa.list_(number))
-        self.schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
-        self.parquet = pq.ParquetWriter(self.temporary, self.schema)
-
-    def write(self, rows: list[Row]) -> None:
-        """Appends a row group."""
-        import pyarrow as pa
-
-        self.parquet.write_table(pa.Table.from_pylist(rows, schema=self.schema))
-
-    def close(self) -> None:
-        """Writes the footer."""
-        self.parquet.close()
-
-
-WRITERS: dict[str, type[CsvWriter] | type[JsonLinesWriter] | type[ParquetWriter]] = {
-    ".csv": CsvWriter,
-    ".jsonl": JsonLinesWriter,
-    ".parquet": ParquetWriter,
-}
-
-
-def open_writer(path: Path) -> CsvWriter | JsonLinesWriter | ParquetWriter:
-    """The writer for a file's ending."""
-    if path.suffix not in WRITERS:
-        raise NoSuchChoiceError("output format", path.suffix or str(path), list(WRITERS))
-    return WRITERS[path.suffix](path)

@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command()(data.check_data)
 app.command()(train.train)
 app.command()(predict.evaluate)
+app.command()(predict.calibrate)
 app.command()(predict.predict)
 app.command()(label.suggest)
 app.command()(label.label)

@@ -1,4 +1,4 @@
-"""What people ask of a finished run: `evaluate` and `predict`."""
+"""What people ask of a finished run: `evaluate`, `calibrate`, `predict` and `report`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from npmatch.cli.shared import (
     score_table,
 )
 
+# As in decide/, which would import torch before a verb is known.
+CONFIDENCE, QUANTILE = 0.9, 0.99
+
 
 def evaluate(
     run: RunArgument, data: DataOption = None, device: DeviceOption = None, as_json: JsonOption = False
@@ -31,40 +34,98 @@ def evaluate(
 
     found = evaluate_run(run, data, check_device(device))
     result = scores(found.prediction, found.held_out.labels).asdict()
+    calibrated = found.calibrated and scores(found.calibrated, found.held_out.labels).asdict()
     if as_json:
-        print_json(result)
+        after = {"calibrated": {"temperature": found.temperature, **calibrated}} if calibrated else {}
+        print_json({**result, **after})
         return
     table = Table("class", "images", "accuracy", "uncertainty (nats)")
     for row in classwise(found.prediction, found.held_out.labels, found.card.class_names):
         table.add_row(Text(row.name), f"{row.n}", f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}")
     console = Console()
     console.print(score_table(result))
+    if calibrated:
+        console.print(Text(f"calibrated on {found.num_held_out} held-out labels, temperature {found.temperature:.2f}:"))
+        console.print(score_table(calibrated))
     console.print(table)
+
+
+def calibrate(
+    run: RunArgument,
+    labeled: Annotated[
+        Path | None,
+        typer.Option(
+            "--labeled", help="More labelled images the run has not seen: DIR/<class>/*, or a CSV path,label."
+        ),
+    ] = None,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit temperature, abstention and novelty scores of a finished run on labels it has not seen."""
+    from npmatch.calibrate import calibrate_run
+
+    found = calibrate_run(run, labeled, data, check_device(device))
+    if as_json:
+        print_json({"run": str(run), **found.summary()})
+        return
+    console = Console()
+    temperature = "no temperature, for lack of labels" if found.temperature is None else f"T = {found.temperature:.3f}"
+    for line in (f"{run}: {found.n} held-out labels, {temperature}", f"written: {run / 'calibration.json'}"):
+        console.print(Text(line), soft_wrap=True)
 
 
 def predict(
     run: RunArgument,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Image files or folders.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATHS...", help="Image files, folders, or quoted patterns: 'x/**/*.jpg'.")
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="FILE.csv, .parquet or .jsonl")],
+    top_k: Annotated[int, typer.Option("--top-k", help="Columns for the K likeliest classes.")] = 1,
+    abstain: Annotated[
+        float | None, typer.Option("--abstain", help="Mark what to withhold so that the others err less, e.g. 0.05.")
+    ] = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="That --abstain keeps its word.")] = CONFIDENCE,
+    ood: Annotated[bool, typer.Option("--ood", help="Score images unlike anything seen.")] = False,
+    ood_quantile: Annotated[
+        float, typer.Option("--ood-quantile", help="Of the training images' own scores, above which one is flagged.")
+    ] = QUANTILE,
+    coverage: Annotated[
+        float | None, typer.Option("--coverage", help="Sets that hold the true class this often, e.g. 0.9.")
+    ] = None,
+    no_calibration: Annotated[
+        bool, typer.Option("--no-calibration", help="The model's own probabilities, at no temperature.")
+    ] = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Label, confidence and uncertainty of every image, in a table."""
+    """Label, confidence and uncertainty of every image, in a table; calibrated where the run held out labels."""
+    from npmatch.decide import Decider, Wishes
     from npmatch.predict import load
     from npmatch.predict_files import predict_files
 
     classifier = load(run, check_device(device))
+    wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
+    decider = Decider(classifier.calibration, wishes)
     errors = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed} images"))
+    if decider.warning:
+        errors.print(decider.warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("")
-        written, problems = predict_files(classifier, paths, out, advance=lambda n: progress.advance(task, n))
+        task = progress.add_task("", rate="0")
+
+        def advance(n: int) -> None:
+            progress.advance(task, n)
+            progress.update(task, rate=f"{progress.tasks[0].speed or 0:.0f}")
+
+        written, problems = predict_files(classifier, paths, out, advance=advance, decider=decider, top_k=top_k)
     for problem in problems:
         errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        print_json({"out": str(out), "written": written, "skipped": problems})
+        print_json({"out": str(out), "written": written, "skipped": problems, "temperature": decider.temperature})
     else:
         skipped = f", {len(problems)} skipped" if problems else ""
-        Console().print(Text(f"{out}: {written} images{skipped}"), soft_wrap=True)
+        at = "" if decider.temperature is None else f", probabilities at temperature {decider.temperature:.2f}"
+        Console().print(Text(f"{out}: {written} images{skipped}{at}"), soft_wrap=True)
     if problems:
         raise typer.Exit(1)

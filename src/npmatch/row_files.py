@@ -1,0 +1,126 @@
+"""Rows written to a file as they come: CSV, Parquet or JSON lines, in constant memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from npmatch.types import NoSuchChoiceError, NPMatchError
+
+Kind = Literal["text", "number", "flag", "texts", "numbers"]
+Columns = Mapping[str, Kind]  # name → what its cells hold, in the order of the file
+Row = dict[str, Any]
+
+
+class RowFile:
+    """Writes beside the file and renames at the end, so that a half-written result never bears its name."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        """Nothing is created before `with`."""
+        self.path = path
+        self.columns = columns
+        self.temporary = path.with_name(path.name + ".tmp")
+
+    def __enter__(self) -> RowFile:
+        """Opens the unfinished file."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.open()
+        except OSError as error:
+            raise NPMatchError(f"{self.path}: cannot be written ({error.strerror})") from error
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Leaves a whole file, or, after an error, none."""
+        self.close()
+        if kind is None:
+            os.replace(self.temporary, self.path)
+        else:
+            self.temporary.unlink(missing_ok=True)
+
+    def open(self) -> None:
+        """Opens the unfinished file."""
+        raise NotImplementedError
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Finishes it."""
+        raise NotImplementedError
+
+
+class _TextFile(RowFile):
+    def open(self) -> None:
+        self.file = open(self.temporary, "w", newline="", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class CsvFile(_TextFile):
+    """Comma-separated; lists as JSON, flags as true and false."""
+
+    def open(self) -> None:
+        """Writes the header."""
+        super().open()
+        self.csv = csv.DictWriter(self.file, list(self.columns))
+        self.csv.writeheader()
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        as_json = [name for name, kind in self.columns.items() if kind in ("texts", "numbers", "flag")]
+        self.csv.writerows(
+            {**row, **{name: json.dumps(row[name], ensure_ascii=False) for name in as_json}} for row in rows
+        )
+
+
+class JsonLinesFile(_TextFile):
+    """One JSON object per line."""
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+class ParquetFile(RowFile):
+    """Parquet, a row group per batch."""
+
+    def open(self) -> None:
+        """Fixes the schema, so that an empty result is a valid file too."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = {"text": pa.string(), "number": pa.float32(), "flag": pa.bool_()}
+        types |= {f"{kind}s": pa.list_(types[kind]) for kind in ("text", "number")}
+        self.schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
+        self.parquet = pq.ParquetWriter(self.temporary, self.schema)
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends a row group."""
+        import pyarrow as pa
+
+        self.parquet.write_table(pa.Table.from_pylist(rows, schema=self.schema))
+
+    def close(self) -> None:
+        """Writes the footer."""
+        self.parquet.close()
+
+
+FORMATS: dict[str, type[CsvFile] | type[JsonLinesFile] | type[ParquetFile]] = {
+    ".csv": CsvFile,
+    ".jsonl": JsonLinesFile,
+    ".parquet": ParquetFile,
+}
+
+
+def open_rows(path: Path, columns: Columns) -> RowFile:
+    """The file of rows for a path's ending."""
+    if path.suffix not in FORMATS:
+        raise NoSuchChoiceError("output format", path.suffix or str(path), list(FORMATS))
+    return FORMATS[path.suffix](path, columns)

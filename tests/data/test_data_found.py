@@ -1,0 +1,53 @@
+"""Files, folders and patterns, against the standard library's glob."""
+
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+from npmatch.data.found import find_images
+from npmatch.types import NPMatchError
+
+FILES = ["a.png", "b.jpg", "notes.txt", "x/c.png", "x/d.gif", "x/y/e.png", "x/y/f.txt", "z/y/g.png", ".h/i.png"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.png", "**/*.png", "x/*.png", "*/y/*.png", "**/y/*", "x/**/*.*", "**/**/*.png", "**/*", "[ab].*", "?/c.png"],
+)
+def test_a_pattern_names_what_it_names_elsewhere(folder: Path, pattern: str) -> None:
+    found = list(find_images([folder / pattern]))
+    expected = {Path(p) for p in glob(str(folder / pattern), recursive=True) if p.endswith((".png", ".jpg", ".gif"))}
+    assert set(found) == expected
+    assert len(found) == len(expected)
+    assert found == list(find_images([folder / pattern]))
+
+
+def test_folders_below_a_pattern_are_searched(folder: Path) -> None:
+    names = [str(path.relative_to(folder)) for path in find_images([folder / "*"])]
+    assert names == ["a.png", "b.jpg", "x/c.png", "x/d.gif", "x/y/e.png", "z/y/g.png"]
+    assert sorted(names) == sorted(str(p.relative_to(folder)) for p in find_images([folder / "**"]))
+    assert names == [str(p.relative_to(folder)) for p in find_images([folder])]
+
+
+def test_relative_patterns_and_files_with_brackets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert list(find_images(["x/*.png"])) == [Path("x/c.png")]
+    (folder / "odd[1].png").write_text("")
+    assert list(find_images(["odd[1].png", "notes.txt"])) == [Path("odd[1].png"), Path("notes.txt")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("*.webp", "no image matches"), ("no/*.png", "no image"), ("q", "no such")]
+)
+def test_what_names_nothing_is_refused(folder: Path, name: str, message: str) -> None:
+    with pytest.raises(NPMatchError, match=message):
+        list(find_images([folder / name]))
