@@ -26,12 +26,12 @@ def test_a_step_never_waits_for_the_host(name):
     update = Update(algorithm, TrainingConfig(clip=3.0))
     progress = torch.tensor(0.5, device="cuda")
     batches = [on_device(make_batch(algorithm, seed)) for seed in range(4)]
-    update.begin()  # libraries may synchronise once, while they start
+    update.begin(batches[0].index)  # libraries may synchronise once, while they start
     update.end(algorithm.train_step(batches[0], progress, update))
     torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in batches[1:]:
-            update.begin()
+            update.begin(batch.index)
             step = algorithm.train_step(batch, progress, update)
             update.ema.update(update.end(step))
     finally:

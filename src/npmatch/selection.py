@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +48,8 @@ class Curriculum(nn.Module):
     Remembers for every unlabelled image the class it was last predicted with confidence, else `unused` (= K), and
     how many images each class holds. A step touches the batch alone, whatever the number of images.
     """
+
+    per_image: ClassVar[tuple[str, ...]] = ("assigned",)  # buffers of N rows, of which a step changes its batch's alone
 
     assigned: Tensor  # N, int64: the class last assigned, K = unused
     counts: Tensor  # K + 1, int64: images per class, unused last

@@ -22,7 +22,7 @@ def set_up(name):
 
 def take(algorithm, update, batch, seed):
     torch.manual_seed(seed)
-    update.begin()
+    update.begin(batch.index)
     step = algorithm.train_step(batch, torch.tensor(0.5), update)
     good = update.end(step)
     update.ema.update(good)

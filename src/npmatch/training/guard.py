@@ -3,6 +3,7 @@
 Before a step the guard copies what the step may change: every buffer (norm statistics, banks, curriculum, windows,
 queues); where a step updates several times, weights and momentum as well. After it, the copy is put back where the step
 was bad. Both are a handful of operations on flat storage, whatever the number of tensors, so they can be captured.
+Of a buffer with a row for every unlabelled image only the batch's rows are copied: a step costs the same for any N.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from npmatch.types import Step
 
@@ -41,6 +42,33 @@ class Copy:
         floats = [tensors for tensors, kept in self.groups if kept.is_floating_point()]
         verdicts = [torch.cat([t.flatten() for t in tensors]).isfinite().all() for tensors in floats]
         return torch.stack(verdicts).all() if verdicts else torch.tensor(True)
+
+
+class RowCopy:
+    """Copies of the batch's rows of tensors N ... that have a row for every unlabelled image."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        """The tensors stay where they are."""
+        self.tensors = list(tensors)
+        self.index: Tensor | None = None
+        self.kept: list[Tensor] = []
+
+    def take(self, index: Tensor) -> None:
+        """Remembers the rows at `index`, no two alike."""
+        self.index, self.kept = index, [tensor[index] for tensor in self.tensors]
+
+    def put_back(self, where: Tensor) -> None:
+        """The remembered rows, where the 0-d bool holds."""
+        assert self.index is not None
+        for tensor, kept in zip(self.tensors, self.kept, strict=True):
+            tensor[self.index] = torch.where(where, kept, tensor[self.index])
+
+
+def split_buffers(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """All buffers of a module: those of any size, and those that modules declare `per_image`."""
+    per_image = [getattr(m, name) for m in module.modules() for name in getattr(m, "per_image", ())]
+    known = {id(tensor) for tensor in per_image}
+    return [tensor for tensor in module.buffers() if id(tensor) not in known], per_image
 
 
 def _views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -120,7 +120,7 @@ class Trainer:
 
     def compute(self, raw: RawBatch) -> None:
         """The part of a step that runs on the device alone, and so can be captured."""
-        self.update.begin()
+        self.update.begin(raw.index)
         step = self.algorithm.train_step(self.make_views(raw), self.update.progress, self.update)
         average_statistics(self.algorithm)
         good = self.update.end(step)
