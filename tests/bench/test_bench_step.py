@@ -48,7 +48,8 @@ def test_variants_compute_the_same_and_differ_in_how():
     assert ours.config.algorithm.samples == 7
     assert (fp32.config.training.precision, bf16.config.training.precision) == ("float32", "bfloat16")
     assert ours.config.training.graph is None
-    assert fp32.config.training.graph is bf16.config.training.compile is False
+    for plain in (fp32.config.training, bf16.config.training):
+        assert plain.graph is plain.compile is plain.fused is False
 
 
 def test_words_nobody_knows_are_refused():

@@ -27,7 +27,7 @@ from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
 from npmatch.training import Recorder
 
-EAGER = {"training.graph": False, "training.compile": False}
+EAGER = {"training.graph": False, "training.compile": False, "training.fused": False}
 COLUMNS = [
     Column("variant", "step"),
     Column("milliseconds", "ms", "{:.2f}"),
@@ -176,9 +176,9 @@ def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:
     counted = f"The backbone's arithmetic is {flops / 1e9:,.1f} GFLOP a step"
     if not on_cuda:
         return [f"{counted}."]
-    tf32 = "in TF32, torch's default" if torch.backends.cudnn.allow_tf32 else "in full float32"
+    tf32 = "in TF32" if torch.backends.cudnn.allow_tf32 else "in full float32"
     return [
         f"{counted}, {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor.",
-        f"Eager float32 computes its convolutions {tf32}; it and eager bfloat16 are channels-last as ours is.",
+        f"Eager float32 convolves {tf32}; both eager variants are channels-last and have cuDNN choose its kernels.",
         "Peak memory is what tensors took at most, the resident images included; reserved is what the process held.",
     ]
