@@ -116,6 +116,14 @@ def test_rounds_add_up_with_images_from_elsewhere(run, tmp_path):
     assert three.name == "tiny-round3"
 
 
+def test_a_run_may_move_with_its_labels(run, tmp_path):
+    LabelBook(run, DIGITS).set(unlabelled(run, 1)[0], "2")
+    second = go_on(run, training__iterations=1)
+    moved = shutil.move(second, tmp_path / "elsewhere")
+    assert len(open_run_data(moved).split.labeled) == 41
+    assert npmatch.fit(out=moved, resume=True, quiet=True, device="cpu").scores
+
+
 def test_an_interrupted_continuation_goes_on_alone(run, tmp_path):
     LabelBook(run, DIGITS).set(unlabelled(run, 1)[0], "2")
     words = {"resume_from": run, "device": "cpu", "quiet": True, "overrides": {"training.iterations": 16}}

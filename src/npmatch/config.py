@@ -158,6 +158,15 @@ def read_config_file(path: Path) -> dict[str, Any]:
     return flatten(tree)
 
 
+def read_config_of_run(folder: Path) -> Config:
+    """RUN/config.yaml; of a run that has been moved, the files that moved with it are looked for where it is now."""
+    layer = read_config_file(folder / "config.yaml")
+    given = layer.get("data.given_labels")
+    if given is not None and (own := folder / Path(given).name).exists():
+        layer["data.given_labels"] = str(own)
+    return make_config({}, layer)
+
+
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A nested tree as a flat layer."""
     layer: dict[str, Any] = {}

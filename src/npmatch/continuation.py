@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from npmatch.algorithms import Algorithm
-from npmatch.config import Config, make_config, read_config_file
+from npmatch.config import Config, make_config, read_config_of_run
 from npmatch.data import Dataset, Split
 from npmatch.data.given import given_as_csv, positions_by_name, read_given
 from npmatch.data.split import with_more_labels
@@ -32,7 +32,7 @@ def continued_config(run: Path, out: Path, words: Mapping[str, Any]) -> Config:
             f"{key}={words[key]}: a run with --resume-from keeps the split and the algorithm of {run}; leave it out, "
             "or train a new run without --resume-from"
         )
-    before = make_config({}, read_config_file(run / "config.yaml"))
+    before = read_config_of_run(run)
     iterations = before.training.iterations
     if before.training.start_from is None:
         iterations = -(-iterations // SHARE)

@@ -19,6 +19,7 @@ from npmatch.config import (
     make_config,
     parse_overrides,
     read_config_file,
+    read_config_of_run,
 )
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
 from npmatch.data import ImageSet
@@ -187,7 +188,7 @@ def read_run_config(folder: Path) -> Config:
     """A run's configuration; where it cannot be read, which version of npmatch wrote it."""
     path = folder / "config.yaml"
     try:
-        return make_config({}, read_config_file(path))
+        return read_config_of_run(folder)
     except NPMatchError as error:
         written_by = written_version(folder)
         if written_by in (None, __version__):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from npmatch.config import Config, make_config, read_config_file
+from npmatch.config import Config, read_config_of_run
 from npmatch.data import ImageStore, Split, load_configured
 from npmatch.data.given import (
     GivenLabel,
@@ -172,7 +172,7 @@ def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
     run = Path(run)
     if not (run / "config.yaml").is_file():
         raise NPMatchError(f"{run}: no such run")
-    config = make_config({}, read_config_file(run / "config.yaml"))
+    config = read_config_of_run(run)
     if data is not None:
         config = replace(config, data=replace(config.data, root=str(data)))
     dataset = load_configured(config.data)

@@ -100,13 +100,13 @@ def choose_diverse(entropy: Tensor, describe: Describe, count: int, taken: Tenso
     The distance is that to the nearest image chosen before (or among the features `taken`, n F). Where a pool holds
     nothing but near-duplicates of those, the next most uncertain images follow; memory is that of one pool.
     """
-    order, size = most_uncertain(entropy), max(POOL_PER_SUGGESTION * count, 500)
+    order, size = most_uncertain(entropy), POOL_PER_SUGGESTION * count
     picks: list[Pick] = []
-    centres, usual = taken, None
+    centres, usual = taken, 0.0
     for start in range(0, len(order), size):
         pool = order[start : start + size]
         features = describe(pool).float()
-        usual = usual_distance(features) if usual is None else usual
+        usual = usual or usual_distance(features)
         chosen = _greedy(entropy[pool], features, count - len(picks), centres, usual)
         known = 0 if taken is None else len(taken)
         for row, nearest, distance in chosen:
@@ -134,7 +134,7 @@ def _greedy(
         row = 0 if first else int((weights * distance.square()).argmax())
         if not first and float(distance[row]) <= NEAR_DUPLICATE * usual:
             break
-        chosen.append((row, None, None) if first else (row, int(nearest[row]), float(distance[row]) / usual))
+        chosen.append((row, None, None) if first else (row, int(nearest[row]), float(distance[row]) / (usual or 1.0)))
         _come_nearer(distance, nearest, features, features[row], held + len(chosen) - 1)
     return chosen
 
@@ -147,11 +147,11 @@ def _come_nearer(distance: Tensor, nearest: Tensor, features: Tensor, centre: Te
 
 
 def usual_distance(features: Tensor) -> float:
-    """The median distance between two images, from a fixed thousand pairs at most; 1 where all are alike."""
+    """The median distance between two images, from a fixed thousand pairs; 0 where they are alike."""
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.randint(len(features), (1000,), generator=generator) for _ in range(2))
     distances = (features[one] - features[other]).norm(dim=1)[one != other]
-    return float(distances.median()) or 1.0 if len(distances) else 1.0
+    return float(distances.median()) if len(distances) else 0.0
 
 
 def _explain(pick: Pick, names: list[str], prediction: Prediction, class_names: tuple[str, ...]) -> Suggestion:
