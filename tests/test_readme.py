@@ -1,17 +1,33 @@
-"""The README's own algorithm keeps the contract, in no more lines than promised."""
+"""The README is true: its algorithm keeps the contract, its commands run, and those of the other pages exist."""
 
+import csv
 import re
+import shlex
+import sys
 from pathlib import Path
 
-import npmatch
+import pytest
+import torch
+from PIL import Image
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+import npmatch
+from doc_commands import PAGES, ROOT, blocks, commands, find_verb, is_synopsis, options
+from npmatch.cli import main
+
+README = ROOT / "README.md"
+# So small that all of the README runs in seconds; a name stands for the words added to that verb's command.
+SMALL = ["training.iterations=4", "training.batch=4", "training.unlabeled_ratio=1", "backbone.width=4"]
+FOLDER = [*SMALL, "data.image_size=16"]
+WATCHED = {"serve"}  # stays until it is stopped: parsed, and run by tests of its own
+
+
+def python_block(words: str) -> str:
+    (source,) = (block for block in blocks(README, ("python",)) if words in block)
+    return source
 
 
 def test_the_readmes_algorithm_passes_the_battery():
-    (source,) = (
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "npmatch.Algorithm" in block
-    )
+    source = python_block("npmatch.Algorithm")
     assert source.count("\n") <= 30
     names: dict[str, object] = {"__name__": "mine"}
     exec(source, names)
@@ -21,8 +37,98 @@ def test_the_readmes_algorithm_passes_the_battery():
 
 
 def test_the_two_commands_exist():
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert {"demo:", "test:"} <= {line.split(" ")[0] for line in makefile.splitlines()}
-    ci = (Path(__file__).parents[1] / ".ci" / "run").read_text(encoding="utf-8")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "make test" in ci
-    assert "make test" in README
+    assert "make test" in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "command"), [(page.name, line) for page in PAGES for line in commands(page)])
+def test_every_command_in_the_docs_exists(page, command):
+    verb, words = find_verb(command)
+    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", command))
+    assert named <= options(verb), f"{page}: {command}"
+    if not is_synopsis(command):
+        verb.make_context(verb.name, words)  # raises where a word is missing, unknown or of another type
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """The README's folders, in the working folder: two classes told apart by their light."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    g = torch.Generator().manual_seed(0)
+    counts = {"photos/labeled/cat": 4, "photos/labeled/dog": 4, "photos/unlabeled": 12, "new": 3}
+    counts |= {"photos/test/cat": 3, "photos/test/dog": 3}
+    for folder, count in counts.items():
+        Path(folder).mkdir(parents=True)
+        for i in range(count):
+            light = 130 if folder.endswith("dog") or i % 2 else 0
+            pixels = torch.randint(light, light + 120, (20 + i, 24, 3), generator=g).byte().numpy()
+            Image.fromarray(pixels).save(f"{folder}/{i}.jpg")
+    return tmp_path
+
+
+def small(words: list[str]) -> list[str]:
+    """A command of the README with the same meaning and less work."""
+    verb, words = words[0], list(words)
+    if verb in ("compare", "sweep"):
+        swaps = {"--seeds": "1", "--jobs": "1", "--algorithms": "supervised,fixmatch"}
+        for option, value in swaps.items():
+            if option in words:
+                words[words.index(option) + 1] = value
+        return [*words, *SMALL]
+    if verb == "train":
+        words += ["training.iterations=4"] if "--resume-from" in words else FOLDER if "--data" in words else SMALL
+    return words
+
+
+def fill_in(todo: Path) -> None:
+    """What a person does between suggest and label."""
+    with open(todo, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with open(todo, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows({**row, "label": ["cat", "dog"][i % 2]} for i, row in enumerate(rows))
+
+
+def run(command: str) -> None:
+    words = small(shlex.split(command)[1:])
+    if words[0] in WATCHED or is_synopsis(command):
+        return
+    assert main(words) == 0, f"{command}, run as {words}"
+    if words[0] == "suggest" and "-o" in words:
+        fill_in(Path(words[words.index("-o") + 1]))
+
+
+def readme_commands(verbs: set[str], others: bool = False) -> list[str]:
+    return [line for line in commands(README) if (line.split()[1] in verbs) != others]
+
+
+def test_the_readmes_commands_run(photos, capsys):
+    """All but those that train many, in the README's order, each on what the ones before left."""
+    Path("mine.py").write_text(python_block("npmatch.Algorithm"))
+    done = readme_commands({"compare", "sweep"}, others=True)
+    for command in done:
+        run(command)
+    assert Path("new.csv").exists()
+    assert len(done) >= 7
+
+
+@pytest.mark.slow
+def test_the_readmes_comparisons_run(photos, capsys):
+    for command in readme_commands({"compare", "sweep"}):
+        run(command)
+
+
+def test_the_readmes_python_runs(photos, monkeypatch):
+    fit = npmatch.fit
+    settings = {key: value for key, value in (word.split("=") for word in FOLDER)}
+    monkeypatch.setattr(npmatch, "fit", lambda **words: fit(**words, overrides=settings, quiet=True))
+    names: dict[str, object] = {}
+    exec(python_block("npmatch.fit"), names)
+    prediction = names["prediction"]
+    assert isinstance(prediction, npmatch.Prediction)
+    assert prediction.probs.shape == (2, 2)

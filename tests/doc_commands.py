@@ -1,0 +1,45 @@
+"""The commands in the documentation, so that tests can parse and run them."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from npmatch.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, languages: tuple[str, ...] = ("", "sh")) -> list[str]:
+    """The fenced blocks of a page that are in these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [content for language, content in found if language in languages]
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of these blocks that call npmatch, without comments; a backslash carries a line on."""
+    lines = "".join(blocks(page)).replace("\\\n", " ").splitlines()
+    return [line.split(" #")[0].strip() for line in lines if re.match(r"npmatch \S", line)]
+
+
+def is_synopsis(command: str) -> bool:
+    """Whether it shows choices and is not to be typed as it stands."""
+    return bool(re.search(r"[\[\]|…]", command)) and "npmatch[" not in command
+
+
+def find_verb(command: str) -> tuple[Any, list[str]]:
+    """The function behind a command line, and the words after it."""
+    words = shlex.split(command)[1:]
+    verb = typer.main.get_command(app)
+    while hasattr(verb, "commands"):
+        assert words[0] in verb.commands, f"{command}: there is no {words[0]}"
+        verb = verb.commands[words.pop(0)]
+    return verb, words
+
+
+def options(verb: Any) -> set[str]:
+    """What it takes: --data, -o, …"""
+    return {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
