@@ -18,6 +18,7 @@ from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.backbones.small import SmallCNN
 from npmatch.cli import main
 from npmatch.data import load_dataset
+from npmatch.decide import Calibration
 from npmatch.export import export_onnx
 from npmatch.predict import ModelCard
 from npmatch.types import Task
@@ -36,6 +37,22 @@ def made_up(algorithm: str = "fixmatch", channels: int = 3, stored_side: int = 1
     backbone = backbone if backbone is not None else SmallCNN(4, in_channels=channels)
     model = cls.make_model(backbone, Task(names, 6, 0), cls.Config())
     return npmatch.Classifier(model, card, torch.device("cpu"))
+
+
+def test_the_runs_temperature_is_in_the_file(tmp_path):
+    classifier, path, images = made_up("npmatch"), tmp_path / "model.onnx", _seeded(30)
+    raw = classifier.predict(images)
+    classifier.calibration = Calibration(raw, torch.arange(30) % 3, temperature=2.5)
+    assert export_onnx(classifier, path) <= 1e-4
+    p = raw.probs.double() ** (1 / 2.5)
+    p = (p / p.sum(-1, keepdim=True)).numpy()
+    found = run_file(path, images)
+    np.testing.assert_allclose(found["probabilities"], p, atol=1e-5)
+    np.testing.assert_allclose(found["entropy"], -(p * np.log(p)).sum(-1), atol=1e-5)
+    assert found["probabilities"].dtype == found["entropy"].dtype == np.float32
+    np.testing.assert_allclose(found["disagreement"], raw.disagreement.numpy(), atol=1e-5)
+    about = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map
+    assert about["temperature"] == "2.5000, applied inside; fitted on 30 held-out labels"
 
 
 def run_file(path: Path, images: torch.Tensor, batch: int = 256) -> dict[str, np.ndarray]:

@@ -33,16 +33,22 @@ OUTPUTS = ("probabilities", "entropy", "disagreement")
 
 
 class ImagesToPrediction(nn.Module):
-    """All that `predict` does from stored pixels on, as one function of tensors."""
+    """All that `npmatch predict` does from stored pixels on, as one function of tensors."""
 
     def __init__(self, classifier: Classifier) -> None:
         """Shares the classifier's weights."""
         super().__init__()
-        self.model, self.card = classifier.model, classifier.card
+        self.classifier, self.model = classifier, classifier.model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """uint8 N C H W → probabilities N K, entropy N and, where the model samples, disagreement N."""
-        return outputs(self.model(as_network_input(images, self.card, images.device)))
+        prediction = self.model(as_network_input(images, self.classifier.card, images.device))
+        return outputs(calibrated(self.classifier, prediction))
+
+
+def calibrated(classifier: Classifier, prediction: Prediction) -> Prediction:
+    """The prediction at the run's temperature, where it has one, as `npmatch predict` gives it."""
+    return prediction if classifier.calibration is None else classifier.calibration.apply(prediction)
 
 
 def outputs(prediction: Prediction) -> tuple[Tensor, ...]:
@@ -143,10 +149,19 @@ def metadata(classifier: Classifier) -> dict[str, str]:
         "channels": str(card.channels),
         "mean": json.dumps(card.mean),
         "std": json.dumps(card.std),
+        "temperature": temperature(classifier),
         "algorithm": card.algorithm,
         "randomness": randomness(classifier.model),
         "npmatch_version": __version__,
     }
+
+
+def temperature(classifier: Classifier) -> str:
+    """Whether the probabilities are calibrated."""
+    found = classifier.calibration
+    if found is None or found.temperature is None:
+        return "none: the probabilities are the model's own"
+    return f"{found.temperature:.4f}, applied inside; fitted on {found.n} held-out labels"
 
 
 def randomness(model: nn.Module) -> str:
@@ -166,7 +181,7 @@ def largest_difference(content: bytes, classifier: Classifier) -> float:
     worst = 0.0
     for images in check_images(classifier.card):
         found = session.run(None, {"images": images.numpy()})
-        wanted = outputs(classifier.predict(images))
+        wanted = outputs(calibrated(classifier, classifier.predict(images)))
         differences = [np.abs(a - b.numpy()).max() for a, b in zip(found, wanted, strict=True)]
         worst = float(np.max([worst, *differences]))  # np.max and not max: NaN must not be lost
     return worst
