@@ -64,6 +64,24 @@ def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
     assert not different
 
 
+@pytest.mark.parametrize("graph", [True, False])
+def test_streamed_and_resident_runs_are_bit_equal(tmp_path, graph):
+    states = []
+    for resident in ("always", "never"):
+        run = train_tiny(
+            tmp_path / resident,
+            device="cuda",
+            data__resident=resident,
+            data__workers=2,
+            training__graph=graph,
+            training__compile=False,
+            training__deterministic=True,
+        )
+        states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
+    different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]
+    assert not different
+
+
 def test_an_interrupted_run_goes_on(tmp_path):
     stop_tiny(tmp_path / "run", 12, device="cuda", training__compile=False)
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
