@@ -90,6 +90,15 @@ def test_memory_decides(memory_dataset: Dataset, file_dataset: Dataset) -> None:
     assert 2**20 < free_memory(torch.device("cpu")) < 2**50
 
 
+def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npmatch.data.loading._cores", lambda: 24)
+    found = []
+    for ranks in ("1", "2", "64"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        found.append(default_workers())
+    assert found == [16, 12, 1]
+
+
 def test_workers_are_as_many_as_cores_unless_told(file_dataset: Dataset) -> None:
     assert 1 <= default_workers() <= 16
     assert stream_of(file_dataset, resident="never").workers == default_workers()

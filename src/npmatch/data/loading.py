@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 
 def default_workers() -> int:
-    """Where nobody says how many: one for each core, up to what a GPU's appetite can use."""
-    return min(_cores(), 16)
+    """Where nobody says how many: one for each core that is this rank's, up to what a GPU's appetite can use."""
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun says so
+    return min(max(_cores() // ranks_here, 1), 16)
 
 
 def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
