@@ -13,7 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.bench import BenchResult
-from npmatch.cli.shared import DeviceOption, JsonOption, check_device, print_json, recipe_and_settings
+from npmatch.cli.shared import (
+    DataOption,
+    DeviceOption,
+    JobsOption,
+    JsonOption,
+    OutOption,
+    WordsArgument,
+    check_device,
+    print_json,
+    recipe_and_settings,
+    telling_of_a_stop,
+)
 from npmatch.types import NPMatchError
 
 app = typer.Typer(help="The measured claims, each a ratio from one run.", no_args_is_help=True)
@@ -180,6 +191,44 @@ def labelling(
         result = bench_labelling(seeds, start, stop, step, iterations, check_device(device), advance)
     if plot:
         plot_labelling(result, plot)
+    show(result, as_json)
+
+
+@app.command()
+def abstention(
+    words: WordsArgument,
+    held_out: Annotated[int, typer.Option("--held-out", help="Labels to calibrate on, besides the recipe's.")] = 200,
+    abstain: Annotated[float, typer.Option("--abstain", help="The highest error among what is kept.")] = 0.05,
+    confidence: Annotated[float, typer.Option("--confidence", help="That it holds.")] = 0.9,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many, from 0 on.")] = 10,
+    algorithm: Annotated[str, typer.Option("--algorithm", help="A name, or a variant.")] = "npmatch",
+    jobs: JobsOption = 1,
+    out: OutOption = None,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whether --abstain keeps its word: share kept and error among it on test images, seed by seed."""
+    from npmatch.bench.abstention import bench_abstention
+
+    recipe, settings = recipe_and_settings(words)
+    if recipe is None:
+        raise NPMatchError("name a recipe, for example digits-40")
+    with telling_of_a_stop():
+        result = bench_abstention(
+            recipe,
+            out or Path("runs") / f"bench-abstention-{recipe}",
+            target=abstain,
+            confidence=confidence,
+            held_out=held_out,
+            seeds=seeds,
+            algorithm=algorithm,
+            settings=settings,
+            data=data,
+            jobs=jobs,
+            device=check_device(device),
+            quiet=as_json,
+        )
     show(result, as_json)
 
 

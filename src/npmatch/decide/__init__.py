@@ -6,19 +6,21 @@ and, by the training images themselves, a score for images unlike anything seen.
     decisions = decider(prediction, features)
 """
 
-from npmatch.decide.abstention import Abstention, choose_threshold, fewest_labels
+from npmatch.decide.abstention import CONFIDENCE, Abstention, check_target, choose_threshold, fewest_labels
 from npmatch.decide.calibration import Calibration
 from npmatch.decide.decider import Decider, Decisions, Wishes
 from npmatch.decide.novelty import Novelty
 from npmatch.decide.temperature import fit_temperature, tempered
 
 __all__ = [
+    "CONFIDENCE",
     "Abstention",
     "Calibration",
     "Decider",
     "Decisions",
     "Novelty",
     "Wishes",
+    "check_target",
     "choose_threshold",
     "fewest_labels",
     "fit_temperature",

@@ -42,6 +42,12 @@ class Abstention:
         """Which predictions must be withheld, N bool; uncertainty N in nats, of the model itself."""
         return ~(uncertainty < self.threshold)
 
+    def measured(self, uncertainty: Tensor, wrong: Tensor) -> tuple[float, float | None]:
+        """On other images: the share kept, and the error among it in per cent, None where nothing is kept."""
+        kept = ~self.withheld(uncertainty.double())
+        error = 100 * float(wrong[kept].double().mean()) if bool(kept.any()) else None
+        return float(kept.double().mean()), error
+
 
 def fewest_labels(target: float, confidence: float = CONFIDENCE) -> int:
     """The held-out labels without which nothing could be kept, even if the model were right on all of them."""
