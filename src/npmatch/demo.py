@@ -33,7 +33,7 @@ def main(folder: Path = FOLDER) -> Path:
         label_spreading(load_dataset("digits"), run.folder / "split.json"),
     ]
     found = evaluate_run(run.folder)
-    report = write_run_report(run.folder, found.config, found.card, found.prediction, found.held_out, rows)
+    report = write_run_report(run.folder, found, rows)
     console.print(comparison_table(rows, title="360 test images, 40 labels"))
     console.print(f"report: {report.resolve()}", highlight=False, soft_wrap=True, markup=False)
     return report

@@ -231,33 +231,32 @@ def _train_run(config: Config, folder: Path, device: torch.device, quiet: bool, 
     finally:
         trainer.recorder.close()
     if held_out is not None and prediction is not None:
-        write_run_report(folder, config, card, prediction, held_out)
+        tested = test_set(evaluator.dataset, evaluator.split) is not None
+        found = Evaluation(config, card, held_out, prediction, honest_calibration(calibration, tested))
+        write_run_report(folder, found)
     return Run(folder, final)
 
 
 def write_run_report(
-    folder: Path,
-    config: Config,
-    card: ModelCard,
-    prediction: Prediction,
-    held_out: ImageSet,
-    comparison: list[dict[str, Any]] | None = None,
+    folder: Path, found: Evaluation, comparison: list[dict[str, Any]] | None = None, path: Path | None = None
 ) -> Path:
-    """RUN/report.html."""
-    shown = gallery_indices(prediction, held_out.labels)
+    """RUN/report.html, or another path."""
+    config, held_out = found.config, found.held_out
+    shown = gallery_indices(found.prediction, held_out.labels)
     pictures = held_out.images.take(torch.tensor(shown))
     record = RunRecord(
         title=f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}",
         config=config.nested(),
         records=read_records(folder),
-        class_names=card.class_names,
-        prediction=prediction,
+        class_names=found.card.class_names,
+        prediction=found.prediction,
         y=held_out.labels,
         gallery=dict(zip(shown, pictures, strict=True)),
         comparison=comparison or [],
-        num_labeled=card.num_labeled,
+        num_labeled=found.card.num_labeled,
+        calibration=found.calibration,
     )
-    return write_report(record, folder / "report.html")
+    return write_report(record, path or folder / "report.html")
 
 
 @dataclass(frozen=True)

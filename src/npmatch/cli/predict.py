@@ -20,6 +20,7 @@ from npmatch.cli.shared import (
     print_json,
     score_table,
 )
+from npmatch.types import NPMatchError
 
 # As in decide/, which would import torch before a verb is known.
 CONFIDENCE, QUANTILE = 0.9, 0.99
@@ -129,3 +130,28 @@ def predict(
         Console().print(Text(f"{out}: {written} images{skipped}{at}"), soft_wrap=True)
     if problems:
         raise typer.Exit(1)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs, or folders of runs.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="FILE.html; default: report.html in the run.")] = None,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One HTML file that needs nothing else: of one run, or of many beside one another."""
+    from npmatch.compare.gather import find_runs, gather
+    from npmatch.experiment import evaluate_run, write_run_report
+    from npmatch.report import write_comparison
+
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise NPMatchError(f"{out}: a report is an HTML file; name it FILE.html")
+    found = find_runs(runs)
+    if len(found) == 1:
+        path = write_run_report(found[0], evaluate_run(found[0], data, check_device(device)), path=out)
+    else:
+        path = write_comparison(gather(found), out or Path("report.html"))
+    if as_json:
+        print_json({"report": str(path), "runs": [str(run) for run in found]})
+    else:
+        Console().print(Text(f"report: {path}"), soft_wrap=True)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from npmatch.compare.plan import Plan
 from npmatch.compare.variants import Variant
-from npmatch.metrics import classwise, reliability_bins, uncertainty_bins
+from npmatch.decide import Calibration, fewest_labels
+from npmatch.metrics import classwise, reliability_bins, scores, uncertainty_bins
 from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
-from npmatch.report.methods import NUMBERS
+from npmatch.report.methods import NUMBERS, TARGET
 from npmatch.report.record import Series, number
 from npmatch.training import read_records, write_atomically
 from npmatch.types import NPMatchError, Prediction
@@ -79,7 +80,24 @@ def read_outcome(folder: Path, seed: int) -> Outcome:
         classwise(prediction, y, class_names),
         reliability_bins(prediction.probs, y),
         uncertainty_bins(prediction.entropy, prediction.label != y, len(class_names)),
+        read_decided(folder, prediction, y),
     )
+
+
+def read_decided(folder: Path, prediction: Prediction, y: Tensor) -> dict[str, float]:
+    """What a run's held-out labels make of its test images; nothing where these are the held-out images themselves."""
+    known = Calibration.load(folder)
+    if known is None or known.y is None or torch.equal(known.y, y):
+        return {}
+    before, found = scores(prediction, y), dict[str, float | None]()
+    if known.temperature is not None:
+        after = scores(known.apply(prediction), y)
+        found = {"temperature": known.temperature, "ece": before.ece, "calibrated_ece": after.ece}
+        found |= {"uce": before.uce, "calibrated_uce": after.uce}
+    if known.n >= fewest_labels(TARGET):
+        kept, error = known.abstention(TARGET).measured(prediction.entropy, prediction.label != y)
+        found |= {"kept": 100 * kept, "kept_error": error}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def error_curve(records: Sequence[Mapping[str, Any]]) -> Series:

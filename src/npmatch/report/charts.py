@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from npmatch.metrics import ClassRow, Reliability, RiskCoverage
 from npmatch.report.drawing import AMBER, BLUE, GRID, MUTED, calm, inline_svg, legend, new_figure, panel
@@ -50,13 +51,34 @@ def reliability_diagram(bins: Reliability, score: str, outcome: str, name: str) 
 
 def risk_coverage_curve(curve: RiskCoverage) -> str:
     """Error among the surest images against the share of images answered, in per cent."""
-    coverage, risk = 100 * curve.coverage.numpy(), 100 * curve.risk.numpy()
-    shown = np.unique(np.linspace(0, len(risk) - 1, CURVE_POINTS).round().astype(int))
+    coverage, risk = _thinned(curve)
     figure, axes = panel("images answered, surest first, %", "error among them, %")
     axes.axhline(risk[-1], color=MUTED, linewidth=1, linestyle="--", label="error on all images")
-    axes.plot(coverage[shown], risk[shown], color=BLUE, linewidth=1.8, label="error among those answered")
-    axes.fill_between(coverage[shown], risk[shown], color=BLUE, alpha=0.12, linewidth=0)
+    axes.plot(coverage, risk, color=BLUE, linewidth=1.8, label="error among those answered")
+    axes.fill_between(coverage, risk, color=BLUE, alpha=0.12, linewidth=0)
     axes.set(xlim=(0, 100), ylim=(0, None))
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     legend(axes)
     return inline_svg(figure, "risk", "Error against coverage")
+
+
+def abstention_curve(test: RiskCoverage, held_out: RiskCoverage, points: Sequence[tuple[float, float, str]]) -> str:
+    """Error against the share kept, on test and held-out images; points (kept %, error %, target) on the first."""
+    figure, axes = panel("images kept, surest first, %", "error among them, %")
+    axes.plot(*_thinned(held_out), color=MUTED, linewidth=1, label="held-out images")
+    axes.plot(*_thinned(test), color=BLUE, linewidth=1.8, label="test images")
+    if points:
+        at = np.array([(kept, error) for kept, error, _ in points])
+        axes.plot(at[:, 0], at[:, 1], "o", color=AMBER, markersize=6, label="thresholds")
+        axes.margins(0.1, 0.12)
+        name_points(axes, at, [f"≤ {target}" for _, _, target in points])
+    axes.set(xlim=(0, 102), ylim=(0, None))
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    legend(axes)
+    return inline_svg(figure, "abstention", "Error against the share kept")
+
+
+def _thinned(curve: RiskCoverage) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Coverage and risk in per cent, at no more points than a figure shows."""
+    shown = np.unique(np.linspace(0, len(curve.risk) - 1, CURVE_POINTS).round().astype(int))
+    return 100 * curve.coverage.numpy()[shown], 100 * curve.risk.numpy()[shown]

@@ -23,6 +23,7 @@ def comparison_page(comparison: Comparison) -> str:
         sections.curves_section(comparison),
         sections.classes_section(comparison),
         sections.calibration_section(comparison),
+        sections.decided_section(comparison),
         sections.runs_section(comparison),
         sections.settings_section(comparison),
     ]

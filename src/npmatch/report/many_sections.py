@@ -9,7 +9,7 @@ from npmatch.report import many_charts, many_curves
 from npmatch.report.elements import details, figure, panels, section, table, text, tile
 from npmatch.report.formatting import count, decimal, duration, percent
 from npmatch.report.many_tables import Row, best, columns
-from npmatch.report.methods import BASELINE, NUMBERS, OURS, Comparison, Method, pooled
+from npmatch.report.methods import BASELINE, DECIDED, NUMBERS, OURS, TARGET, Comparison, Method, pooled
 from npmatch.report.model_sections import rank_correlation
 from npmatch.report.tables import lowest
 
@@ -128,6 +128,23 @@ def _reliability(comparison: Comparison, score: str, outcome: str, key: str) -> 
         lambda method: many_charts.reliability_panel(bins[method.name], score, outcome, method.name),
         lambda method: f"{key.upper()} {percent(method.mean(key))}",
     )
+
+
+def decided_section(comparison: Comparison) -> str:
+    """What held-out labels made of the runs that had some."""
+    methods = [method for method in comparison.methods if any(run.decided for run in method.outcomes)]
+    if not methods:
+        return ""
+    headings = ["T", "ECE", "ECE at T", "UCE", "UCE at T", "Kept", "Error among kept"]
+    cells = []
+    for method in methods:
+        found = [method.mean_decided(key) for key in DECIDED]
+        cells.append([method.name, decimal(found[0], 2), *(percent(value) for value in found[1:])])
+    lead = (
+        "On the test images, by labels that were held out of training: calibration before and at the fitted "
+        f"temperature T, and what is kept when the error among it shall be at most {TARGET:.0%}. Means over seeds."
+    )
+    return section("decided", "By held-out labels", lead, table([comparison.heading, *headings], cells))
 
 
 def runs_section(comparison: Comparison) -> str:

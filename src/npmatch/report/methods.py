@@ -17,6 +17,8 @@ from npmatch.report.record import Series, number
 
 BASELINE, OURS = "supervised", "npmatch"  # the methods every figure keeps in sight
 NUMBERS = ("error", "top5_error", "nll", "ece", "uce", "brier", "trusted", "pseudo_accuracy", "seconds")
+DECIDED = ("temperature", "ece", "calibrated_ece", "uce", "calibrated_uce", "kept", "kept_error")
+TARGET = 0.05  # the error rate among kept predictions that `kept` and `kept_error` are of
 WITH_SPREAD = ("error", "top5_error", "nll", "ece", "uce", "brier")
 
 
@@ -30,6 +32,7 @@ class Outcome:
     classes: list[ClassRow] = field(default_factory=list)
     confidence: Reliability | None = None
     uncertainty: Reliability | None = None
+    decided: dict[str, float] = field(default_factory=dict)  # by held-out labels; of DECIDED, those that are known
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Method:
     def values(self, key: str) -> list[float]:
         """One number of every finished run that has it."""
         return [value for run in self.outcomes if (value := number(run.numbers.get(key))) is not None]
+
+    def mean_decided(self, key: str) -> float | None:
+        """One number of DECIDED, over the seeds that have it."""
+        values = [run.decided[key] for run in self.outcomes if key in run.decided]
+        return float(np.mean(values)) if values else None
 
     def mean(self, key: str) -> float | None:
         """Over seeds; None where no run has the number."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from npmatch.metrics import scores
-from npmatch.report import model_sections, run_sections
+from npmatch.report import decision_sections, model_sections, run_sections
 from npmatch.report.elements import text
 from npmatch.report.record import RunRecord
 from npmatch.report.style import CSS
@@ -50,7 +50,9 @@ def html_page(record: RunRecord) -> str:
         run_sections.latent(record),
         model_sections.classes(record),
         model_sections.calibration(record, result),
+        decision_sections.calibrated(record, result),
         model_sections.selective(record),
+        decision_sections.abstention(record),
         model_sections.confusions(record),
         model_sections.gallery(record),
         run_sections.notes(record),

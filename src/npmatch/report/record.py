@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from npmatch.decide import Calibration
 from npmatch.types import Prediction
 
 Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, values: of one length
@@ -31,6 +32,7 @@ class RunRecord:
     comparison: list[dict[str, Any]] = field(default_factory=list)  # name, error, ece, uce, seconds
     notes: list[str] = field(default_factory=list)
     num_labeled: int | None = None  # labels the run learned from
+    calibration: Calibration | None = None  # fitted on labels that are not among the test images
 
     def series(self, kind: str, key: str) -> Series:
         """One logged quantity against the step; lines without a finite number are left out."""

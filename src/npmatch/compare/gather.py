@@ -1,0 +1,66 @@
+"""Finished runs from anywhere beside one another: no plan, only what their folders say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from npmatch.compare.results import is_finished, read_outcome
+from npmatch.config import make_config, read_config_file
+from npmatch.report import Comparison, Method
+from npmatch.types import NPMatchError
+
+Flat = Mapping[str, Any]  # a run's configuration, dotted keys
+PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # where things lie: no difference in method
+ALWAYS_SAID = ("recipe", "data.source", "data.labels")
+
+
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """The finished runs that these folders are, or that lie below them."""
+    runs: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise NPMatchError(f"{folder}: no such run")
+        inside = (
+            [folder] if (folder / "config.yaml").is_file() else sorted(p.parent for p in folder.rglob("config.yaml"))
+        )
+        finished = [run for run in inside if is_finished(run)]
+        if not finished:
+            raise NPMatchError(f"{folder}: no finished run in it; train one, or go on with it by --resume")
+        runs += finished
+    return list(dict.fromkeys(runs))
+
+
+def gather(runs: Iterable[Path]) -> Comparison:
+    """Runs that differ in their seed alone are one method; a method is named after what sets it apart."""
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[int, Path, Flat]]] = {}
+    for run in runs:
+        flat = make_config({}, read_config_file(run / "config.yaml")).flat()
+        seed = int(flat.pop("seed"))
+        method = {key: value for key, value in flat.items() if key not in PLACES}
+        groups.setdefault(tuple((key, str(value)) for key, value in method.items()), []).append((seed, run, method))
+    flats = [members[0][2] for members in groups.values()]
+    names = _names(flats)
+    methods = [
+        Method(
+            name,
+            [read_outcome(run, seed) for seed, run, _ in sorted(members, key=lambda member: member[:2])],
+            iterations=members[0][2]["training.iterations"],
+        )
+        for name, members in zip(names, groups.values(), strict=True)
+    ]
+    shared = {key: flats[0][key] for key in flats[0] if all(flat.get(key) == flats[0][key] for flat in flats)}
+    return Comparison(f"{len(flats)} methods beside one another", methods, shared)
+
+
+def _names(flats: list[Flat]) -> list[str]:
+    """The algorithm of each, with the keys in which it differs from others of its kind, or from all in its data."""
+    names = []
+    for flat in flats:
+        rivals = [other for other in flats if other["algorithm.name"] == flat["algorithm.name"]]
+        said = [key for key in flat if any(other.get(key) != flat[key] for other in rivals)]
+        said += [key for key in ALWAYS_SAID if key not in said and any(other[key] != flat[key] for other in flats)]
+        settings = ";".join(f"{key}={flat[key]}" for key in said if key != "algorithm.name")
+        names.append(f"{flat['algorithm.name']}[{settings}]" if settings else str(flat["algorithm.name"]))
+    return names

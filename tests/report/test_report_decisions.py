@@ -1,0 +1,92 @@
+"""The sections that rest on held-out labels, and the verb that writes reports."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from made_up_run import Page, make_record
+
+from npmatch.cli import main
+from npmatch.decide import Calibration
+from npmatch.metrics import scores
+from npmatch.report.page import html_page
+from npmatch.types import Prediction
+from tiny import train_tiny
+
+
+def calibration(n: int = 200, seed: int = 7) -> Calibration:
+    """Of an overconfident model of ten classes."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(10, (n,), generator=g)
+    logits = 4 * torch.randn(n, 10, generator=g)
+    logits[torch.arange(n), y] += 12
+    probs = logits.softmax(-1)
+    return Calibration.fit(Prediction(probs, torch.special.entr(probs).sum(-1)), y, None, "data.validation")
+
+
+def test_before_and_after_are_those_of_the_test_images():
+    record = make_record(calibration=calibration())
+    page = Page(html_page(record))
+    assert {"calibrated", "abstention"} <= set(page.sections)
+    words = page.text["calibrated"]
+    before, after = scores(record.prediction, record.y), scores(record.calibration.apply(record.prediction), record.y)
+    for found in (before, after):
+        assert f"{found.ece:.1f} %" in words
+        assert f"{found.nll:.3f}" in words
+    assert f"At temperature {record.calibration.temperature:.2f}" in words
+
+
+def test_thresholds_are_shown_as_they_turn_out_and_missing_labels_are_counted():
+    record = make_record(calibration=calibration())
+    words = Page(html_page(record)).text["abstention"]
+    chosen = record.calibration.abstention(0.1)
+    kept, error = chosen.measured(record.prediction.entropy, record.prediction.label != record.y)
+    assert f"{chosen.kept} of 200, {chosen.errors} wrong" in words
+    assert f"{100 * kept:.1f} %" in words
+    assert f"{error:.1f} %" in words
+    assert "30 more labels needed" in words, "230 for 1 %"
+    none = Page(html_page(make_record()))
+    assert not {"calibrated", "abstention"} & set(none.sections)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Two seeds of one method and one of another, each with held-out labels."""
+    out = tmp_path_factory.mktemp("many")
+    changes = {"data__validation": 60, "training__iterations": 8}
+    for name, seed, algorithm in (("a", 0, "supervised"), ("b", 1, "supervised"), ("c", 0, "fixmatch")):
+        train_tiny(out / name, seed=seed, algorithm=algorithm, **changes)
+    return out
+
+
+def test_report_of_one_run_and_of_many(runs, tmp_path, capsys):
+    (runs / "a" / "report.html").unlink()
+    assert main(["report", str(runs / "a")]) == 0
+    page = Page((runs / "a" / "report.html").read_text())
+    assert "calibrated" in page.sections
+    elsewhere = tmp_path / "of-one.html"
+    assert main(["report", str(runs / "a"), "-o", str(elsewhere)]) == 0
+    assert elsewhere.read_text() == (runs / "a" / "report.html").read_text()
+    capsys.readouterr()
+    many = tmp_path / "many.html"
+    assert main(["report", str(runs), "-o", str(many), "--json"]) == 0
+    assert [Path(run).name for run in json.loads(capsys.readouterr().out)["runs"]] == ["a", "b", "c"]
+    html = many.read_text()
+    page = Page(html)
+    assert {"methods", "decided"} <= set(page.sections)
+    assert {"supervised", "fixmatch"} <= set(page.text["methods"])
+    assert page.text["decided"].count("supervised") == 1, "seeds of one method are one row"
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)", html)
+
+
+def test_report_refuses_what_is_no_run(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for words, message in [
+        (["report", str(tmp_path / "absent")], "no such run"),
+        (["report", str(tmp_path / "empty")], "no finished run"),
+        (["report", str(tmp_path / "empty"), "-o", "x.pdf"], "FILE.html"),
+    ]:
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
