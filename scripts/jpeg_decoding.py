@@ -1,0 +1,58 @@
+"""What decoding large JPEGs coarsely saves and changes: scikit-learn's two photographs at several sizes.
+
+    python scripts/jpeg_decoding.py
+
+Prints, for each size of photograph and stored side, the time of a whole and of our decoding, and by how many of 255
+levels pixels differ, on average and at most.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from statistics import median
+
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_sample_images
+
+from npmatch.data import decode_image, to_tensor
+
+PHOTOGRAPHS = [(4000, 3000), (1600, 1200), (500, 375)]
+SIDES = [64, 256]
+REPEATS = 5
+
+
+def encode(picture: Image.Image, size: tuple[int, int]) -> bytes:
+    """The picture as a JPEG of that size."""
+    file = io.BytesIO()
+    picture.resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def main() -> None:
+    """One row for each size and side."""
+    pictures = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    table = Table("photograph", "side", "whole, ms", "ours, ms", "mean difference", "largest")
+    for size in PHOTOGRAPHS:
+        files = [encode(picture, size) for picture in pictures]
+        for side in SIDES:
+            whole, ours, means, largest = [], [], [], []
+            for file in files * REPEATS:
+                started = time.perf_counter()
+                expected = to_tensor(Image.open(io.BytesIO(file)), side)
+                between = time.perf_counter()
+                found = decode_image(io.BytesIO(file), side)
+                whole.append(between - started)
+                ours.append(time.perf_counter() - between)
+                difference = (expected.int() - found.int()).abs().float()
+                means.append(float(difference.mean()))
+                largest.append(float(difference.max()))
+            times = (f"{1000 * median(values):.1f}" for values in (whole, ours))
+            table.add_row("×".join(map(str, size)), str(side), *times, f"{median(means):.2f}", f"{max(largest):.0f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
