@@ -10,6 +10,7 @@ demo: .venv/ready
 	$(BIN)/python -m npmatch.demo
 
 test: .venv/ready
+	scripts/install_chromium.sh
 	$(BIN)/python -m pytest
 
 lint: .venv/ready

@@ -232,6 +232,27 @@ def abstention(
     show(result, as_json)
 
 
+@app.command()
+def serve(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A finished run; default: digits, hardly trained.")
+    ] = None,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="Images to have predicted.")] = 10_000,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests at a time.")] = 16,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The served page under load: answered or refused, how quickly, and what becomes of its memory."""
+    from npmatch.bench.serve import bench_serve
+
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("requests", total=requests)
+        result = bench_serve(run, requests, concurrency, check_device(device), lambda n: progress.advance(task, n))
+    show(result, as_json)
+
+
 def show(result: BenchResult, as_json: bool) -> None:
     """A result as a table, or as JSON alone."""
     if as_json:

@@ -7,8 +7,8 @@ import io
 import torch
 from torch import Tensor
 
-from npmatch.data import FileImages, decode_image
-from npmatch.data.subset import SelectedImages
+from npmatch.data import decode_image
+from npmatch.labels import file_of
 from npmatch.report.gallery import LARGEST_SIDE, as_picture, is_crisp
 from npmatch.types import ImageStore
 
@@ -24,8 +24,8 @@ def picture(store: ImageStore, position: int) -> tuple[bytes, str]:
 
 def thumbnail(store: ImageStore, position: int) -> Tensor:
     """An image large enough to be looked at: from its file where it has one, else as the model's data holds it."""
-    if isinstance(store, SelectedImages):
-        return thumbnail(store.store, int(store.index[position]))
-    if isinstance(store, FileImages):
-        return decode_image(store.path(position), max(LARGEST_SIDE, store.shape[-1]), store.shape[0])
+    channels, side, _ = store.shape
+    file = file_of(store, position)
+    if file is not None:
+        return decode_image(file, max(LARGEST_SIDE, side), channels)
     return store.take(torch.tensor([position]))[0]

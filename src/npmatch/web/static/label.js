@@ -31,7 +31,7 @@ export function update(_, isOpen) {
   showPredictedChoices();
   find("#command").textContent = run.command;
   const isNews = counts.looked_at !== state.ranked;
-  if (isOpen && isNews && !state.touched) load(0, false); // the order is not final yet and nobody has begun
+  if (isOpen && isNews && !state.touched) load(0, document.activeElement === document.body); // the order is not final yet and nobody has begun
 }
 
 const keys = {
@@ -71,6 +71,7 @@ async function load(start, takeFocus = true) {
   if (state.loading) return;
   state.loading = true;
   try {
+    await pending; // what was said of this page decides what is on the next
     const query = new URLSearchParams({ view: find("#view-choice").value, start, count: perPage });
     if (find("#predicted").value) query.set("predicted", find("#predicted").value);
     const page = await ask(`/api/images?${query}`);
@@ -162,19 +163,32 @@ function showFocus() {
   panel.showImage(state.images[state.focus], run.classes);
 }
 
-async function mark(what, goOn = true) {
+// The page does not wait for the server: a quick hand is on the next image before the answer to the last is here.
+function mark(what, goOn = true) {
   const image = state.images[state.focus];
-  if (!image) return;
+  if (!image || state.loading) return;
   state.touched = true;
-  try {
-    const { changed, counts } = await post("/api/labels", { image: image.image, ...what });
-    take(changed, counts);
-    say(what.skip ? `Skipped ${image.name}` : what.label === null ? `No label any more: ${image.name}`
-      : `${run.classes[what.label]}: ${image.name}`);
-    if (goOn) goToNext(image.image);
-  } catch (error) {
-    say(error.message, true);
-  }
+  const isSkip = Boolean(what.skip);
+  show({ ...image, given: isSkip ? image.given : what.label, skipped: isSkip });
+  inOrder(async () => {
+    try {
+      const { changed, counts } = await post("/api/labels", { image: image.image, ...what });
+      take(changed, counts);
+    } catch (error) {
+      show(image);
+      say(error.message, true);
+    }
+  });
+  say(isSkip ? `Skipped ${image.name}` : what.label === null ? `No label any more: ${image.name}`
+    : `${run.classes[what.label]}: ${image.name}`);
+  if (goOn) goToNext(image.image);
+}
+
+let pending = Promise.resolve();
+
+function inOrder(act) {
+  pending = pending.then(act);
+  return pending;
 }
 
 function agree() {
@@ -182,33 +196,38 @@ function agree() {
   if (image) mark({ label: image.guess });
 }
 
-async function undo() {
-  try {
-    const { changed, counts } = await post("/api/undo", {});
-    if (!changed.length) {
-      say("There is nothing to undo.");
-      return;
+function undo() {
+  if (state.loading) return;
+  inOrder(async () => {
+    try {
+      const { changed, counts } = await post("/api/undo", {});
+      if (!changed.length) {
+        say("There is nothing to undo.");
+        return;
+      }
+      take(changed, counts);
+      say(`Undone: ${changed.map(({ name }) => name).join(", ")}`);
+      const index = state.images.findIndex(({ image }) => image === changed[0].image);
+      if (index >= 0) focusOn(index);
+      else load(state.start); // it is on another page, or back on this one
+    } catch (error) {
+      say(error.message, true);
     }
-    take(changed, counts);
-    say(`Undone: ${changed.map(({ name }) => name).join(", ")}`);
-    const index = state.images.findIndex(({ image }) => image === changed[0].image);
-    if (index >= 0) focusOn(index);
-    else await load(state.start); // it is on another page, or back on this one
-  } catch (error) {
-    say(error.message, true);
-  }
+  });
 }
 
 function take(changed, counts) {
   run.status.counts = counts;
   showCounts(counts);
-  for (const image of changed) {
-    const index = state.images.findIndex((other) => other.image === image.image);
-    if (index < 0) continue;
-    state.images[index] = image;
-    fill(tiles()[index], image);
-  }
-  if (state.images.length) showFocus();
+  changed.forEach(show);
+}
+
+function show(image) {
+  const index = state.images.findIndex((other) => other.image === image.image);
+  if (index < 0) return;
+  state.images[index] = image;
+  fill(tiles()[index], image);
+  if (index === state.focus) showFocus();
 }
 
 // The next image that still wants a label; from the last one on, the next page.

@@ -1,0 +1,204 @@
+"""The page in a real browser: drop, label, undo, reload; keys alone; a phone; and names that mean no good."""
+
+import re
+import shutil
+
+import pytest
+from served_page import CLASSES, EVIL_FILE, Served, is_ready, picture_bytes, wait_until
+
+from npmatch.web.site import Site
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; apt-get install chromium")
+expect = sync_api.expect
+
+DROP = """([bytes, name]) => {
+  const files = new DataTransfer();
+  files.items.add(new File([new Uint8Array(bytes)], name, { type: "image/png" }));
+  document.querySelector("#drop").dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A fresh window that fails the test where a script fails or the policy is violated."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    window = context.new_page()
+    window.set_default_timeout(20_000)
+    problems = []
+    window.on("pageerror", lambda error: problems.append(str(error)))
+    window.on("console", lambda message: problems.append(message.text) if "violates" in message.text else None)
+    yield window
+    context.close()
+    assert problems == []
+
+
+def open_grid(page, url):
+    page.goto(f"{url}/#label")
+    expect(page.locator("#grid li")).to_have_count(24)
+    expect(page.locator("#grid li").first).to_be_focused()
+
+
+def book(site):
+    return dict(site.labelling.desk.book.labels)
+
+
+def test_a_dropped_image_is_answered(page, served):
+    page.goto(served.url)
+    expect(page.locator("#run-name")).to_have_text("run")
+    page.evaluate(DROP, [list(picture_bytes()), "boat.png"])
+    expect(page.locator("#file-name")).to_have_text("boat.png")
+    expect(page.locator(".bars li")).to_have_count(3)
+    expect(page.locator("#answer .pill")).to_have_text(re.compile("sure|loss"))
+    expect(page.locator("#near li")).to_have_count(8)
+    shares = [float(text.removesuffix(" %")) for text in page.locator(".bar-value").all_inner_texts()]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert page.locator("#preview").evaluate("image => image.complete && image.naturalWidth") == 40
+    page.evaluate(DROP, [list(b"not a picture"), "letter.png"])
+    expect(page.locator("#answer .problem-text")).to_contain_text("not a readable image")
+
+
+def test_label_undo_and_reload_by_keys_alone(page, served):
+    open_grid(page, served.url)
+    train = served.site.labelling.train
+    shown = served.site.labelling.page("todo", None, 0, 24)["images"]
+    names = [train.names[image["image"]] for image in shown]
+    page.keyboard.press("1")
+    expect(page.locator("#grid li").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("3")
+    expect(page.locator("#grid li.given")).to_have_count(2)
+    page.keyboard.press("Space")
+    expect(page.locator("#grid li.skipped")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid li.given")).to_have_count(3)
+    agreed = shown[10]
+    assert book(served.site) == {names[0]: CLASSES[0], names[8]: CLASSES[2], names[10]: CLASSES[agreed["guess"]]}
+    page.keyboard.press("Control+z")
+    expect(page.locator("#grid li.given")).to_have_count(2)
+    page.keyboard.press("Backspace")
+    expect(page.locator("#grid li.skipped")).to_have_count(0)
+    expect(page.locator("#grid li").nth(9)).to_be_focused()
+    page.reload()
+    expect(page.locator("#progress-line")).to_contain_text("2 labelled")
+    expect(page.locator("#grid li")).to_have_count(22)
+    page.locator("#view-choice").select_option("labelled")
+    expect(page.locator("#grid li.given")).to_have_count(2)
+    assert book(served.site) == {names[0]: CLASSES[0], names[8]: CLASSES[2]}
+
+
+def test_labels_are_there_after_a_restart(page, run_folder):
+    site = Site(run_folder, device="cpu")
+    with Served(site) as first:
+        wait_until(lambda: is_ready(site))
+        open_grid(page, first.url)
+        page.keyboard.press("2")
+        expect(page.locator("#grid li.given")).to_have_count(1)
+    again = Site(run_folder, device="cpu")
+    with Served(again) as second:
+        wait_until(lambda: is_ready(again))
+        page.goto(f"{second.url}/#label")
+        expect(page.locator("#progress-line")).to_contain_text("1 labelled")
+        assert list(book(again).values()) == [CLASSES[1]]
+
+
+def test_everything_is_reached_by_the_keyboard_and_the_focus_is_seen(page, served):
+    page.goto(served.url)
+    page.keyboard.press("Alt+2")
+    expect(page.locator("#grid li").first).to_be_focused()
+    outline = page.locator("#grid li").first.evaluate("tile => getComputedStyle(tile).outlineWidth")
+    assert float(outline.removesuffix("px")) >= 2
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("1")
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    assert book(served.site) == {}, "a key pressed in the list of keys is no label"
+    page.keyboard.press("Tab")
+    names = []
+    for _ in range(12):
+        names.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+        page.keyboard.press("Tab")
+    assert {"agree", "skip", "undo", "copy", "export"} <= set(names)
+    page.keyboard.press("Alt+3")
+    expect(page.locator("#figure-classes img")).to_be_visible()
+
+
+def test_names_are_text_and_never_markup(page, served):
+    open_grid(page, served.url)
+    assert EVIL_FILE in " ".join(tile.get_attribute("aria-label") for tile in page.locator("#grid li").all())
+    for _ in range(24):  # a quick hand: no press waits for the answer to the one before
+        page.keyboard.press("2")
+    expect(page.locator("#nothing")).to_contain_text("Nothing is left")
+    page.locator("#view-choice").select_option("all")
+    expect(page.locator("#grid li.given")).to_have_count(24)
+    assert page.locator(".tile-given").first.inner_text() == CLASSES[1]
+    page.evaluate(DROP, [list(picture_bytes()), EVIL_FILE])
+    expect(page.locator(".bars li")).to_have_count(3)
+    assert page.locator("#file-name").inner_text() == EVIL_FILE
+    page.goto(f"{served.url}/#figures")
+    expect(page.locator("#figure-classes img")).to_be_visible()
+    assert page.locator("img[onerror]").count() == 0
+    assert "owned" not in page.title()
+
+
+@pytest.mark.parametrize("view", ["try", "label", "figures"])
+def test_a_phone_needs_no_sideways_scrolling(browser, served, view):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(f"{served.url}/#{view}")
+    if view == "try":
+        page.evaluate(DROP, [list(picture_bytes()), "a-very-long-name-" * 12 + ".png"])
+        expect(page.locator(".bars li")).to_have_count(3)
+    elif view == "label":
+        page.locator("#grid li").nth(4).tap()
+        page.locator("#classes button").nth(2).tap()
+        expect(page.locator("#grid li.given")).to_have_count(1)
+        assert list(book(served.site).values()) == [CLASSES[2]]
+        page.locator("#undo").tap()
+        expect(page.locator("#grid li.given")).to_have_count(0)
+    else:
+        expect(page.locator("#figure-risk img")).to_be_visible()
+    assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [390, 390], "a phone zooms out else"
+    context.close()
+
+
+def test_with_a_token_the_address_opens_the_page_and_forgets_it(page, site):
+    token = "0123456789abcdef0123"
+    with Served(site, token=token) as served:
+        wait_until(lambda: is_ready(site))
+        page.goto(f"{served.url}/?token={token}#label")
+        expect(page.locator("#grid li")).to_have_count(24)
+        assert token not in page.url
+        page.keyboard.press("1")
+        expect(page.locator("#grid li.given")).to_have_count(1)
+
+
+def test_many_classes_are_found_by_typing(page, served):
+    """The picker and the keys, with the names of a hundred classes."""
+    open_grid(page, served.url)
+    result = page.evaluate(
+        """async () => {
+          const panel = await import("/static/panel.js");
+          panel.showClasses(Array.from({ length: 100 }, (_, k) => `kind ${k}`));
+          const field = document.querySelector("#pick");
+          field.value = "nd 77";
+          field.dispatchEvent(new Event("input"));
+          const found = [...document.querySelectorAll("#classes button")].map((b) => b.textContent);
+          return { found, isOffered: !field.hidden, digits: panel.keysFor(["b", "7", "x y", "a"]) };
+        }"""
+    )
+    assert result == {"found": ["kind 77"], "isOffered": True, "digits": ["b", "7", "1", "a"]}
