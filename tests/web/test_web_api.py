@@ -17,8 +17,10 @@ from served_page import CLASSES, UNLABELED, is_ready, picture_bytes, wait_until
 import npmatch
 from npmatch.cli import main
 from npmatch.data import decode_image
+from npmatch.decide import Calibration, Novelty
 from npmatch.predict import describe_batch
 from npmatch.report.formatting import printable
+from npmatch.types import Prediction
 from npmatch.web.app import make_app
 from npmatch.web.guard import Access
 from npmatch.web.site import Site
@@ -44,6 +46,34 @@ def test_an_answer_is_what_predict_says(client, run_folder, tmp_path):
 @pytest.mark.parametrize(("form", "mode"), [("JPEG", "CMYK"), ("TIFF", "L"), ("PNG", "RGBA"), ("GIF", "P")])
 def test_pictures_of_other_kinds_are_answered(client, form, mode):
     assert client.post("/api/predict", content=picture_bytes(form=form, mode=mode)).status_code == 200
+
+
+def test_a_calibrated_run_answers_at_its_temperature_and_says_what_follows(run_folder):
+    """Held-out answers that are far too sure: a temperature above 1, and nothing sure enough to be kept."""
+    raw = npmatch.load(run_folder, "cpu")
+    image = decode_image(io.BytesIO(picture_bytes()), 16)[None]
+    prediction, _ = describe_batch(raw.model, image, raw.card, raw.device)
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (200,), generator=g)
+    said = torch.where(torch.rand(200, generator=g) < 0.6, y, (y + 1) % 3)
+    probs = torch.nn.functional.one_hot(said, 3) * 0.97 + 0.01
+    held_out = Prediction(probs, -(probs * probs.log()).sum(-1))
+    far = torch.full((20, raw.model.backbone.num_features), 1e6) + torch.arange(20.0)[:, None]
+    calibration = Calibration.fit(held_out, y, Novelty.fit(far), "data.validation")
+    calibration.save(run_folder)
+    site = Site(run_folder, device="cpu")
+    with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: is_ready(site))
+        answer = client.post("/api/predict", content=picture_bytes()).json()
+        assert calibration.temperature > 1
+        expected = (prediction.probs[0].double().log() / calibration.temperature).softmax(-1)
+        got = {row["label"]: row["probability"] for row in answer["classes"]}
+        assert [got[k] for k in range(3)] == pytest.approx(expected.tolist(), abs=1e-4)
+        texts = [line["text"] for line in answer["remarks"]]
+        assert [line["serious"] for line in answer["remarks"]] == [True, True, False]
+        assert "Unlike the images the model was trained on" in texts[0]
+        assert "withheld: a person should decide" in texts[1]
+        assert texts[2] == "Probabilities are calibrated on 200 held-out labels."
 
 
 def test_neighbours_are_the_labelled_images_of_largest_cosine(client, site):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data import decode_image
-from npmatch.labels import file_of
+from npmatch.data.given import file_of
 from npmatch.report.gallery import LARGEST_SIDE, as_picture, is_crisp
 from npmatch.types import ImageStore
 

@@ -22,6 +22,7 @@ from npmatch.web.figures import FigureBook
 from npmatch.web.labelling import Labelling
 from npmatch.web.neighbours import Neighbours, labeled_neighbours
 from npmatch.web.pictures import picture
+from npmatch.web.remarks import make_decider, remarks
 from npmatch.web.sureness import uncertainty
 
 MAX_PIXELS = 50_000_000  # of an upload
@@ -70,11 +71,14 @@ class Site:
             if self._stop.wait(LOOK_AGAIN):
                 return
         try:
-            self.classifier = classifier = load(self.folder, self._device)
+            classifier = load(self.folder, self._device)
+            self._decider = make_decider(classifier.calibration)
+            self.classifier = classifier
             run = open_run_data(self.folder, self._data)
             self._labelling = labelling = Labelling(run)
             self.neighbours = labeled_neighbours(classifier, run.dataset.train, run.split)
-            labelling.rank(lambda images: self._describe(classifier, images)[0], self._stop.is_set)
+            calibrated = self._decider.calibration.apply
+            labelling.rank(lambda images: calibrated(self._describe(classifier, images)[0]), self._stop.is_set)
         except NPMatchError as error:
             self.problem = str(error)
         except Exception as error:  # nobody waits for this thread: the page must say it
@@ -100,7 +104,9 @@ class Site:
             raise NPMatchError(self.problem or "there is no model yet; wait until the run has finished")
         card = classifier.card
         image = decode_image(io.BytesIO(content), card.stored_side, card.channels, MAX_PIXELS)
-        prediction, features = self._describe(classifier, image[None])
+        raw, features = self._describe(classifier, image[None])
+        decisions = self._decider(raw, features)
+        prediction = decisions.prediction
         probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(card.class_names)))
         near = self.neighbours.nearest(features[0], NEIGHBOURS_SHOWN) if self.neighbours is not None else []
         return {
@@ -110,6 +116,7 @@ class Site:
             **uncertainty(float(prediction.entropy[0]), len(card.class_names)),
             "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
             "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in near],
+            "remarks": remarks(decisions, self._decider.calibration.n),
             "seen": png_data_uri(image),
             "crisp": is_crisp(image),
         }

@@ -20,7 +20,8 @@ export async function ask(path, options = {}) {
   }
 }
 
+// `keepalive`: a label that is on its way arrives though the page is closed.
 export const post = (path, value) =>
-  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+  ask(path, { method: "POST", keepalive: true, headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));

@@ -11,6 +11,7 @@ let run;
 
 export function listen(theRun) {
   run = theRun;
+  window.addEventListener("beforeunload", (event) => { if (unsent > 1) event.preventDefault(); });
   panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile });
   find("#previous").addEventListener("click", () => turn(state.previous));
   find("#next").addEventListener("click", () => turn(state.next));
@@ -185,10 +186,11 @@ function mark(what, goOn = true) {
 }
 
 let pending = Promise.resolve();
+let unsent = 0;
 
 function inOrder(act) {
-  pending = pending.then(act);
-  return pending;
+  unsent += 1;
+  pending = pending.then(act).finally(() => { unsent -= 1; });
 }
 
 function agree() {

@@ -106,7 +106,7 @@ function show(run, answer) {
     bars(answer.classes, name),
     dial(answer),
     make("dl", { class: "facts small" }, ...facts.flatMap(([term, words]) => [make("dt", { text: term }), make("dd", { text: words })])),
-    ...remarks(answer).map((text) => make("p", { class: "small remark", text })),
+    ...answer.remarks.map(({ text, serious }) => make("p", { class: `small remark${serious ? " serious" : ""}`, text })),
   );
   const near = answer.neighbours;
   find("#near").hidden = near.length === 0;
@@ -136,9 +136,6 @@ function dial({ share, sureness }) {
     make("span", { ...meter, "aria-valuenow": Math.round(100 * (1 - share)), "aria-valuetext": sureness }, fill),
     "sure");
 }
-
-// What a calibrated run knows beyond this, in the server's words.
-const remarks = ({ remarks: lines = [] }) => lines;
 
 export const sureClass = (share) => (share <= 0.05 ? 3 : share <= 0.25 ? 2 : share <= 0.55 ? 1 : 0);
 
