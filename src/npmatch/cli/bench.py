@@ -253,6 +253,26 @@ def serve(
     show(result, as_json)
 
 
+@app.command()
+def faults(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs to kill and resume.")] = 5,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Of each run.")] = 200,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Deaths of each run, at most.")] = 3,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the moments and kinds of death.")] = 0,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Digits runs killed at random moments and resumed: do they end as an undisturbed one, to the bit?"""
+    from npmatch.bench.faults import bench_faults
+    from npmatch.predict import choose_device
+
+    result = bench_faults(rounds, iterations, str(choose_device(check_device(device))), jobs, kills, seed)
+    show(result, as_json)
+    if min(result.ratios.values()) < 1:
+        raise typer.Exit(1)
+
+
 def show(result: BenchResult, as_json: bool) -> None:
     """A result as a table, or as JSON alone."""
     if as_json:
