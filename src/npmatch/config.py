@@ -16,10 +16,13 @@ from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
 from npmatch.data.config import DataConfig
+from npmatch.imports import refuse_code
 from npmatch.training.config import TrainingConfig
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
 Layer = Mapping[str, Any]
+
+CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source", "data.foreign")
 
 # Sizes and intervals of which there must be at least one.
 POSITIVE = {
@@ -161,6 +164,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 def read_config_of_run(folder: Path) -> Config:
     """RUN/config.yaml; of a run that has been moved, the files that moved with it are looked for where it is now."""
     layer = read_config_file(folder / "config.yaml")
+    refuse_code((layer.get(key) for key in CODE_KEYS), folder / "config.yaml")
     given = layer.get("data.given_labels")
     if given is not None and (own := folder / Path(given).name).exists():
         layer["data.given_labels"] = str(own)

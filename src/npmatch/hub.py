@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from npmatch.files import write_atomically
+from npmatch.imports import OWN_CODE, trusting
 from npmatch.report.model_card import ModelFacts, model_card
 from npmatch.types import NPMatchError
 from npmatch.version import __version__
 
 CARD = "README.md"
 PATTERNS = ["*.json", "*.safetensors", CARD]  # all that is ever fetched: no code, no pickle
-OWN_CODE = {"npmatch.array_data:DenseNetwork"}
 
 
 class Pretrained:
@@ -127,7 +127,8 @@ class Pretrained:
             trust_code: whether a downloaded model may name Python of yours (`package.module:Class`), which is then run.
         """
         if Path(pretrained_model_name_or_path).is_dir():
-            return cls.load_files(Path(pretrained_model_name_or_path), device)
+            with trusting(trust_code):
+                return cls.load_files(Path(pretrained_model_name_or_path), device)
         repo_id = str(pretrained_model_name_or_path)
         import huggingface_hub
 
@@ -145,7 +146,8 @@ class Pretrained:
             )
         if not trust_code:
             refuse_code(Path(str(folder)) / "config.json", repo_id)
-        return cls.load_files(Path(str(folder)), device)
+        with trusting(trust_code):
+            return cls.load_files(Path(str(folder)), device)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from npmatch.data import ImageSet, decode_image, iterate_images, to_tensor
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.heads import Bank, Model
 from npmatch.hub import CARD, Pretrained
+from npmatch.imports import refuse_code, trusting
 from npmatch.report.model_card import ModelFacts
 from npmatch.run_facts import run_facts
 from npmatch.training import load_tensors, save_tensors, write_atomically
@@ -176,12 +177,17 @@ class Classifier(Pretrained):
         return loaded
 
 
-def load(folder: str | Path, device: str | None = None) -> Classifier:
-    """The model of a finished run; nothing is unpickled on the way."""
+def load(folder: str | Path, device: str | None = None, trust_code: bool = False) -> Classifier:
+    """The model of a finished run; nothing is unpickled on the way, and no code run that the run's files name.
+
+    `trust_code`: whether they may name a backbone or an algorithm of yours (`package.module:Class`), which is then run.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such run")
     card = ModelCard.load(folder / "config.json")
+    with trusting(trust_code):
+        refuse_code([card.algorithm, card.backbone_config.get("name")], folder / "config.json")
     try:
         model = empty_model(card)
     except TypeError as error:

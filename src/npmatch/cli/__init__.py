@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ from npmatch.types import NPMatchError
 
 # Newer versions of typer carry click inside themselves: its exceptions are reached through typer's own names.
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # click.ClickException
+
+TRUST_CODE = "--trust-code"
 
 app = typer.Typer(
     help="From a folder of images of which a few are labelled to a classifier that says how sure it is.",
@@ -37,13 +39,26 @@ app.command()(serve.serve)
 app.add_typer(bench.app, name="bench")
 
 
+@app.callback()
+def options(
+    trust_code: Annotated[
+        bool, typer.Option(TRUST_CODE, help="With any verb: run the Python code that a run's files name.")
+    ] = False,
+) -> None:
+    """From a folder of images of which a few are labelled to a classifier that says how sure it is."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
+    from npmatch.imports import trusting
     from npmatch.training.interrupt import InterruptedRunError
 
     command = typer.main.get_command(app)
+    given = sys.argv[1:] if arguments is None else arguments
+    words = [word for word in given if word != TRUST_CODE]  # wherever it stands
     try:
-        result = command.main(args=arguments, prog_name="npmatch", standalone_mode=False)
+        with trusting(len(words) < len(given)):
+            result = command.main(args=words, prog_name="npmatch", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except UsageProblem as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of verbs without a verb: its help, as it stands
