@@ -18,6 +18,10 @@ FOREIGN = -2  # the label of an image known to be of no class; −1 is that of o
 class NPMatchError(Exception):
     """Something the user can put right: one line that names the file or the key and what to do."""
 
+    def __str__(self) -> str:
+        """The line; control characters, which a file's name may hold, reach no terminal."""
+        return "".join(repr(c)[1:-1] if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in super().__str__())
+
 
 class NoSuchChoiceError(NPMatchError):
     """An unknown name; the message suggests the nearest one that exists."""

@@ -21,6 +21,7 @@ from npmatch.types import Dataset, ImageSet, NPMatchError
 
 IMAGES, LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes in three dimensions, and in one
 SIDE = 28
+MAX_BYTES = 2**26  # of a file; the largest of both sets has 47 million
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
 
@@ -55,10 +56,12 @@ def locate_fashion_mnist(root: Path | None) -> Path | None:
 def read_idx(path: Path, magic: int) -> Tensor:
     """The array of an IDX file, uint8; an error where it is a file of another kind, or not whole."""
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:  # what gzip says of a file that was cut short or altered
         raise NPMatchError(f"{path}: cannot be read ({error}); download it again") from error
+    if len(content) > MAX_BYTES:  # a small archive may hold gigabytes of zeros
+        raise NPMatchError(f"{path}: more than {MAX_BYTES:,} bytes, which neither set has; download it again")
     dimensions = magic & 0xFF
     start = 4 * (1 + dimensions)
     if len(content) < start:

@@ -1,0 +1,222 @@
+"""Files from elsewhere: a pickle, a checkpoint, an archive, a configuration, a name. None of them runs anything."""
+
+import contextlib
+import gzip
+import json
+import os
+import pickle
+import shutil
+import struct
+import sys
+
+import pytest
+import torch
+import yaml
+
+import npmatch
+from npmatch import imports
+from npmatch.cli import main
+from npmatch.config import read_config_file
+from npmatch.data import load_dataset
+from npmatch.data.mnist import IMAGES, read_idx
+from npmatch.label_embeddings import load_label_embeddings
+from npmatch.training import Checkpoints, load_tensors
+from npmatch.types import NPMatchError
+from tiny import stop_tiny, train_tiny
+
+
+class Bomb:
+    """What a pickle can be: unpickled, it makes a folder."""
+
+    def __init__(self, mark) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture
+def bomb(tmp_path):
+    """A pickle that leaves a mark when it is opened, and the mark."""
+    mark = tmp_path / "exploded"
+    content = pickle.dumps(Bomb(mark))
+    pickle.loads(content)
+    assert mark.exists(), "it does explode"
+    mark.rmdir()
+    return content, mark
+
+
+@pytest.fixture
+def model(tiny_run, tmp_path):
+    """A model as someone might send it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "config.yaml", "split.json"):
+        shutil.copy(tiny_run.folder / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def strangers_code(tmp_path, monkeypatch):
+    """A module that a stranger's file could name, because it lies on the path; a mark tells that it was imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "strangers_code.py").write_text(
+        f"import os; os.mkdir({str(mark)!r})\n"
+        "from npmatch.backbones import SmallCNN\n"
+        "Net = lambda channels: SmallCNN(4, 1, channels)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imports, "_typed", set())
+    yield mark
+    sys.modules.pop("strangers_code", None)
+
+
+def edit(path, **fields):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize("protocol", ["pickle", "torch.save"])
+def test_a_pickle_as_a_model_or_checkpoint_is_not_opened(model, bomb, tmp_path, protocol):
+    content, mark = bomb
+    if protocol == "torch.save":
+        torch.save(Bomb(mark), tmp_path / "file")
+        content = (tmp_path / "file").read_bytes()
+    (model / "model.safetensors").write_bytes(content)
+    with pytest.raises(NPMatchError, match=r"model\.safetensors: not a readable safetensors file"):
+        npmatch.load(model)
+    (tmp_path / "step-00000001.safetensors").write_bytes(content)
+    with pytest.raises(NPMatchError, match="no checkpoint in it can be read"):
+        Checkpoints(tmp_path).load_latest(lambda text: None)
+    assert not mark.exists()
+
+
+def test_a_pickle_under_cifars_name_is_not_opened(bomb, tmp_path):
+    content, mark = bomb
+    folder = tmp_path / "data" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / name).write_bytes(content)
+    with pytest.raises(NPMatchError, match="missing or damaged"):
+        load_dataset("cifar10", tmp_path / "data")
+    assert not mark.exists()
+
+
+def test_a_pickle_among_label_embeddings_is_not_opened(bomb, tmp_path):
+    import numpy as np
+
+    _, mark = bomb
+    np.savez(tmp_path / "table.npz", names=np.array([Bomb(mark)], dtype=object), vectors=np.zeros((1, 3)))
+    with pytest.raises(NPMatchError, match="table"):
+        load_label_embeddings(["cat"], str(tmp_path / "table.npz"))
+    assert not mark.exists()
+
+
+HEADERS = {
+    "a length beyond the file": struct.pack("<Q", 2**63) + b"{}",
+    "a length of gigabytes": struct.pack("<Q", 2**33) + b"{}" * 100,
+    "a shape of terabytes": (lambda h: struct.pack("<Q", len(h)) + h)(
+        b'{"w":{"dtype":"F32","shape":[1000000,1000000],"data_offsets":[0,4000000000000]}}'
+    ),
+    "offsets that overlap": (lambda h: struct.pack("<Q", len(h)) + h + bytes(8))(
+        b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    ),
+    "nested beyond reason": (lambda h: struct.pack("<Q", len(h)) + h)(b'{"a":' * 50_000),
+    "scalars that are none": (lambda h: struct.pack("<Q", len(h)) + h)(b'{"__metadata__":{"npmatch":"[1,2"}}'),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_an_absurd_header_is_one_line(tmp_path, kind):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(HEADERS[kind])
+    with pytest.raises(NPMatchError, match=r"model\.safetensors"):
+        load_tensors(path)
+
+
+def test_tensors_of_another_shape_or_name_are_one_line(model):
+    edit(model / "config.json", class_names=["a", "b"])
+    with pytest.raises(NPMatchError, match=r"does not fit .*config\.json"):
+        npmatch.load(model)
+
+
+@pytest.mark.parametrize("key", ["algorithm", "backbone_config"])
+def test_a_model_does_not_choose_which_python_runs(model, strangers_code, key, capfd):
+    name = "strangers_code:Net"
+    edit(model / "config.json", **{key: name if key == "algorithm" else {"name": name}})
+    with pytest.raises(NPMatchError, match=r"config\.json: would run the Python code 'strangers_code:Net'.*--trust"):
+        npmatch.load(model)
+    assert main(["predict", str(model), str(model), "-o", str(model / "out.csv")]) == 2
+    assert not strangers_code.exists()
+    with contextlib.suppress(NPMatchError):  # no algorithm, but a backbone
+        npmatch.load(model, trust_code=True)
+    assert strangers_code.exists()
+
+
+@pytest.mark.parametrize("key", ["data.source", "augment.policy", "algorithm.name", "backbone.name", "data.foreign"])
+def test_a_runs_configuration_does_not_choose_which_python_runs(model, tmp_path, strangers_code, key, capfd):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    config = yaml.safe_load((model / "config.yaml").read_text())
+    group, leaf = key.split(".")
+    config[group][leaf] = "shutil:rmtree"  # a data source is called with its root
+    config["data"]["root"] = str(precious)
+    (model / "config.yaml").write_text(yaml.safe_dump(config))
+    for words in (["evaluate", str(model)], ["train", "--resume", "--out", str(model)]):
+        assert main(words) == 2
+        assert "would run the Python code 'shutil:rmtree'" in capfd.readouterr().err
+    assert precious.exists()
+
+
+def test_code_that_was_typed_in_this_process_needs_no_consent(tmp_path, strangers_code):
+    train_tiny(tmp_path / "run", backbone__name="strangers_code:Net")
+    assert npmatch.load(tmp_path / "run").class_names == tuple("0123456789")
+
+
+def test_trust_code_is_taken_wherever_it_stands(model, strangers_code, capfd):
+    edit(model / "config.json", backbone_config={"name": "strangers_code:Net"})
+    for words in (["--trust-code", "predict", str(model)], ["predict", str(model), "--trust-code"]):
+        main([*words, str(model), "-o", str(model / "out.csv")])
+        assert "would run" not in capfd.readouterr().err
+    assert strangers_code.exists()
+
+
+def test_yaml_makes_no_objects(tmp_path):
+    mark = tmp_path / "exploded"
+    (tmp_path / "config.yaml").write_text(f"seed: !!python/object/apply:os.mkdir ['{mark}']\n")
+    with pytest.raises(NPMatchError, match="not valid YAML"):
+        read_config_file(tmp_path / "config.yaml")
+    assert not mark.exists()
+
+
+def test_a_small_archive_cannot_ask_for_gigabytes(tmp_path):
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(struct.pack(">4I", IMAGES, 300_000, 1000, 1000))
+        for _ in range(300):
+            file.write(bytes(1_000_000))
+    assert path.stat().st_size < 400_000
+    with pytest.raises(NPMatchError, match=r"ubyte\.gz: more than .* bytes"):
+        read_idx(path, IMAGES)
+
+
+def test_a_file_name_cannot_write_to_the_terminal(tiny_run, tmp_path, capfd):
+    name = "evil\x1b[2J\x07\nnpmatch: all well.png"
+    (tmp_path / name).write_bytes(b"not an image")
+    assert main(["predict", str(tiny_run.folder), str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 1
+    said = capfd.readouterr()
+    for stream in (said.out, said.err):
+        assert "\x1b" not in stream
+        assert "\x07" not in stream
+        assert "\nnpmatch: all well" not in stream
+    assert main(["predict", str(tmp_path / name / "x"), str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 2
+    assert "\x1b" not in capfd.readouterr().err
+
+
+def test_a_checkpoint_of_a_stranger_is_not_unpickled_on_resume(tmp_path, bomb):
+    content, mark = bomb
+    stop_tiny(tmp_path / "run", 8)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.write_bytes(content)
+    with pytest.raises(NPMatchError, match="no checkpoint"):
+        train_tiny(tmp_path / "run", resume=True)
+    assert not mark.exists()
