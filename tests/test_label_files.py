@@ -30,6 +30,7 @@ def trained(tmp_path_factory):
         for number in range(count):
             pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(place / part / f"{number}.png")
+    (place / "photos/unlabeled/in/broken.png").write_text("no image")  # which the run leaves out
     os.rename(place / "photos/unlabeled/in/11.png", place / 'photos/unlabeled/in/= "é",\n.png')
     overrides = {**TINY, "training.iterations": 2, "data.image_size": 8, "data.validation": 0.3}
     npmatch.fit(data=place / "photos", out=place / "run", overrides=overrides, quiet=True, device="cpu")
@@ -95,6 +96,7 @@ def test_conflicts_are_reported_and_the_newer_label_wins(place):
         (("photos/test/a/0.png", "a"), "line 3: photos/test/a/0.png is a test image"),
         (("test/a/0.png", "a"), "line 3: test/a/0.png is a test image"),
         (("unlabeled/in/0.png", "b"), r"line 3: unlabeled/in/0.png is 'b' here and 'a' in .*line 2"),
+        (("unlabeled/in/broken.png", "b"), "line 3: unlabeled/in/broken.png was left out of training"),
         (("run/config.yaml", "b"), "config.yaml: not a readable image"),
     ],
 )

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from npmatch.data.given import GivenLabel, given_as_csv
 from npmatch.labels import LabelBook, open_run_data
@@ -43,6 +45,25 @@ def test_undo_takes_back_change_after_change(tmp_path):
         assert book.undo()
         assert book.labels == on_disk(tmp_path) == state
     assert book.undo() == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*CLASSES, None, "undo"])), max_size=12))
+def test_any_series_of_changes_and_undos_ends_where_a_list_of_states_does(tmp_path_factory, changes):
+    folder = tmp_path_factory.mktemp("book")
+    book, states = LabelBook(folder, CLASSES), [{}]
+    for name, what in changes:
+        if what == "undo":
+            assert bool(book.undo()) == (len(states) > 1)
+            states = states[:-1] or [{}]
+        elif what is not None:
+            book.set(name, what)
+            states.append(states[-1] | {name: what})
+        elif name in states[-1]:
+            book.remove(name)
+            states.append({key: label for key, label in states[-1].items() if key != name})
+        assert book.labels == states[-1]
+    assert on_disk(folder) == states[-1]
 
 
 def test_what_another_process_wrote_meanwhile_is_kept(tmp_path):

@@ -23,6 +23,7 @@ class ImageFinder:
         self.run = run
         self.place = positions_by_name(run.dataset.train)
         self.held_out = set(run.split.validation.tolist())
+        self.left_out = set(run.split.left_out.tolist())
 
     def find(self, path: str, where: str) -> str:
         """The image's name in the data set, or the absolute path of one outside it."""
@@ -31,11 +32,17 @@ class ImageFinder:
             name = self._find_file(path, where)
         if self.place.get(name) in self.held_out:
             raise NPMatchError(f"{where}: {path} is kept for validation, where its label is known; take it out")
+        if self.place.get(name) in self.left_out:
+            raise NPMatchError(f"{where}: {path} was left out of training, as quarantine.json says; take it out")
         return name
 
     def name_of(self, file: str | Path) -> str | None:
         """The name of the training image that a file is, if it is one."""
         return self._train_files.get(os.path.abspath(file))
+
+    def takes_label(self, file: str | Path, name: str) -> bool:
+        """Whether an image may get one: those for tests and validation, and those the run leaves out, may not."""
+        return not self.is_test(file) and self.place.get(name) not in self.held_out | self.left_out
 
     def is_test(self, file: str | Path) -> bool:
         """Whether a file is a test image."""

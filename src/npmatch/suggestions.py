@@ -123,8 +123,8 @@ def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None)
     finder, trained = (None, {}) if run is None else (ImageFinder(run), training_labels(run))
     for file in map(os.path.abspath, find_images([folder])):
         name = (finder.name_of(file) if finder else None) or file
-        held_out = finder is not None and (finder.is_test(file) or finder.place.get(name) in finder.held_out)
-        if not held_out and name not in labels and name not in trained:
+        may_be_labelled = finder is None or finder.takes_label(file, name)
+        if may_be_labelled and name not in labels and name not in trained:
             files.append(file)
             names.append(name)
     if run is not None:
