@@ -126,6 +126,7 @@ def assemble(
         algorithm.views,
         dataset.mean,
         dataset.std,
+        t.channels_last,
     )
     sampler = make_sampler(config, split, algorithm.views, display)
     d = config.data
@@ -175,7 +176,7 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     t, on_cuda = config.training, device.type == "cuda"
     if joined() and t.sync_norm:
         synchronise_norms(algorithm)
-    if on_cuda:
+    if on_cuda and t.channels_last:
         algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
         algorithm.model.autocast = torch.bfloat16

@@ -90,6 +90,7 @@ class Classifier(Pretrained):
     ) -> None:
         """Use `npmatch.load(RUN)`."""
         self.model = model.to(device).eval()
+        self.model.freeze()
         self.card = card
         self.device = device
         self.calibration = calibration  # of the run; None where it has none

@@ -93,3 +93,20 @@ def test_weak_views_are_normalised_as_asked(weak_norm):
     torch.testing.assert_close(f_weak, expected)
     assert f_weak.requires_grad == (weak_norm == "joint")
     assert model.backbone.training
+
+
+def test_a_frozen_head_predicts_the_same_to_the_bit_until_it_is_trained():
+    torch.manual_seed(0)
+    head = NeuralProcessHead(12, 4, width=3, samples=5, bank=8, decoder_width=3).eval()
+    head.latent_bank.push(torch.randn(6, 3), torch.ones(6, dtype=torch.bool))
+    features = torch.randn(7, 12)
+    with torch.no_grad():
+        before = head.predict(features)
+        head.freeze()
+        frozen = head.predict(features)
+        assert torch.equal(before.probs, frozen.probs)
+        assert torch.equal(before.entropy, frozen.entropy)
+        head.latent_bank.push(10 * torch.randn(6, 3), torch.ones(6, dtype=torch.bool))
+        assert torch.equal(head.predict(features).probs, before.probs)
+        assert not torch.equal(head.train().eval().predict(features).probs, before.probs)
+    assert not any("frozen" in name for name in head.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,14 +68,27 @@ class Practice:
     batches: Iterator[RawBatch]
 
     def __call__(self) -> None:
-        """The next batch, and a step on it."""
-        self.trainer.take_step(next(self.batches))
+        """The next batch, and a step on it; where nothing is captured, with torch's settings as they are by default."""
+        with nullcontext() if self.trainer.captures else torch_defaults():
+            self.trainer.take_step(next(self.batches))
 
     @property
     def images(self) -> int:
         """Of one step, before augmentation."""
         c = self.trainer.config
         return c.batch * (1 + c.unlabeled_ratio)
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """A step made fast changes settings of the whole process; one that stands for plain PyTorch must not gain by it."""
+    matmul = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(benchmark=False, allow_tf32=True):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
 
 
 def practise(config: Config, dataset: Dataset, device: torch.device) -> Practice:

@@ -107,7 +107,13 @@ def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]
         ways.append(("fixmatch", "fixmatch", {}))
     ways.append((f"{name}, eager bfloat16", name, {**EAGER, "training.precision": "bfloat16"}))
     if on_cuda:
-        ways.append((f"{name}, eager float32", name, {**EAGER, "training.precision": "float32"}))
+        ways.append(
+            (
+                f"{name}, eager float32",
+                name,
+                {**EAGER, "training.precision": "float32", "training.channels_last": False},
+            )
+        )
     return [
         Variant(label, practice_config(recipe, algorithm, given, {**settings, "training.iterations": 2**20}))
         for label, algorithm, settings in ways
@@ -176,9 +182,9 @@ def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:
     counted = f"The backbone's arithmetic is {flops / 1e9:,.1f} GFLOP a step"
     if not on_cuda:
         return [f"{counted}."]
-    tf32 = "in TF32" if torch.backends.cudnn.allow_tf32 else "in full float32"
     return [
         f"{counted}, {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor.",
-        f"Eager float32 convolves {tf32}; both eager variants are channels-last and have cuDNN choose its kernels.",
+        "Eager variants run with torch's settings as they are by default (convolutions in TF32); bfloat16 is "
+        "channels-last, float32 is not.",
         "Peak memory is what tensors took at most, the resident images included; reserved is what the process held.",
     ]

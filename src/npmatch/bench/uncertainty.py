@@ -117,6 +117,7 @@ def predictors(network: str, samples: int, device: torch.device, precision: str)
     def ready(model: Model) -> Model:
         model.autocast = torch.bfloat16 if precision == "bfloat16" else None
         model = model.to(device).eval()
+        model.freeze()  # as a loaded classifier is
         return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model  # type: ignore[call-overload, no-any-return]
 
     plain = backbone()

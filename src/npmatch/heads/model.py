@@ -70,6 +70,11 @@ class Model(nn.Module):
         f = self.features(x)
         return self.head.predict(f), f  # type: ignore[operator]
 
+    def freeze(self) -> None:
+        """For prediction alone: a head that can computes once what does not depend on the image."""
+        if hasattr(self.head, "freeze"):
+            self.head.freeze()  # type: ignore[operator]
+
     def forward(self, x: Tensor) -> Prediction:
         """N C H W → what the model says."""
         prediction: Prediction = self.head.predict(self.features(x))  # type: ignore[operator]

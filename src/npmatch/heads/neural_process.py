@@ -24,6 +24,8 @@ class NeuralProcessHead(nn.Module):
     """q(z | points), r(points) and p(y | feature, z, r), with T samples of z."""
 
     noise: Tensor  # T M: the stored draws that make predictions repeatable
+    frozen_z: Tensor | None  # T D and D: what z and r add to the decoder's first layer, once `freeze` was called
+    frozen_r: Tensor | None
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class NeuralProcessHead(nn.Module):
         self.latent_bank = Bank(bank, width)
         self.deterministic_bank = Bank(bank, width)
         self.register_buffer("noise", torch.randn(samples, width))
+        self.register_buffer("frozen_z", None, persistent=False)
+        self.register_buffer("frozen_r", None, persistent=False)
         self.apply(_initialise)
 
     def encode_latent(self, features: Tensor, y: Tensor) -> Tensor:
@@ -70,9 +74,18 @@ class NeuralProcessHead(nn.Module):
     def decode(self, features: Tensor, z: Tensor, r: Tensor) -> Tensor:
         """Logits of every sample for every target point: n F, T M, M → T n K."""
         # The first layer acts on [feature, z_t, r]; its three column blocks act apart, so nothing is copied T times.
-        on_feature, on_z, on_r = torch.split(self.decoder_in.weight, [features.shape[-1], self.width, self.width], 1)
-        shared = F.linear(features, on_feature, self.decoder_in.bias) + F.linear(r, on_r)
-        hidden = F.leaky_relu(shared[None] + F.linear(z, on_z)[:, None], 0.1)
+        _, on_z, on_r = self._first_layer()
+        return self._decode(features, F.linear(z, on_z), F.linear(r, on_r))
+
+    def _first_layer(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Its column blocks for features, z and r: D F, D M, D M."""
+        weight = self.decoder_in.weight
+        on_feature, on_z, on_r = torch.split(weight, [weight.shape[1] - 2 * self.width, self.width, self.width], 1)
+        return on_feature, on_z, on_r
+
+    def _decode(self, features: Tensor, from_z: Tensor, from_r: Tensor) -> Tensor:
+        shared = F.linear(features, self._first_layer()[0], self.decoder_in.bias) + from_r
+        hidden = F.leaky_relu(shared[None] + from_z[:, None], 0.1)
         logits: Tensor = self.classifier(F.leaky_relu(self.decoder_out(hidden), 0.1))  # Eq. 3
         return logits
 
@@ -81,9 +94,26 @@ class NeuralProcessHead(nn.Module):
         z = self.q_z(self.latent_bank.mean()).sample(noise)
         return self.decode(features, z, self.deterministic_bank.mean())
 
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """For prediction alone: what does not depend on the image is computed here, once; training thaws it."""
+        _, on_z, on_r = self._first_layer()
+        z = self.q_z(self.latent_bank.mean()).sample(self.noise)
+        self.frozen_z, self.frozen_r = F.linear(z, on_z), F.linear(self.deterministic_bank.mean(), on_r)
+
+    def train(self, mode: bool = True) -> NeuralProcessHead:
+        """Training changes what `freeze` remembers."""
+        if mode:
+            self.frozen_z = self.frozen_r = None
+        super().train(mode)
+        return self
+
     def predict(self, features: Tensor) -> Prediction:
         """Average of the T predictions, its entropy, and the samples' disagreement about it."""
-        logits = self.infer(features, self.noise)
+        if self.frozen_z is not None and self.frozen_r is not None:
+            logits = self._decode(features, self.frozen_z, self.frozen_r)
+        else:
+            logits = self.infer(features, self.noise)
         samples = logits.softmax(-1)
         mean = samples.mean(0)
         u = entropy(mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def compile_step(trainer: Trainer) -> None:
     torch.set_float32_matmul_precision("high")  # heads multiply in TF32, finer than the network's bfloat16
     # Shapes never change, so the fastest kernel is looked for once; which that is may change from run to run.
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    warnings.filterwarnings("ignore", message=".*lru_cache")  # constants are cached, and compiled as what they are
     views: Any = trainer.make_views
     trainer.make_views = torch.compile(views.__call__, dynamic=False, options=OPTIONS)
     algorithm = trainer.algorithm
@@ -44,7 +46,8 @@ def compile_step(trainer: Trainer) -> None:
 def use_fused_kernels(trainer: Trainer, image_shape: tuple[int, int, int]) -> None:
     """The network's training passes by backbones/fused, where they compute the same."""
     backbone = trainer.algorithm.model.backbone
-    if trainer.config.fused is False or not isinstance(backbone, WideResNet):
+    wanted = trainer.config.fused is not False and trainer.config.channels_last
+    if not wanted or not isinstance(backbone, WideResNet):
         return
     if next(backbone.parameters()).is_cuda and trainer.algorithm.model.autocast is torch.bfloat16:
         from npmatch.backbones.fused.network import is_possible  # Triton is there only where CUDA is

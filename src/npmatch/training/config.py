@@ -29,6 +29,7 @@ class TrainingConfig:
     deterministic: bool = False  # the same bits every time on a GPU too, at a cost
     sync_norm: bool = True  # on several ranks: batch norm over the global batch; false: over each rank's share
     max_bad_steps: int = 10  # so many in a row whose loss or gradient is not finite end the run
+    channels_last: bool = True  # on CUDA: the layout that bfloat16 convolutions want
     fused: bool | None = None  # a WRN's passes by our own kernels; None: on CUDA in bfloat16
     log_every: int = 50
     eval_every: int = 5000

@@ -39,6 +39,7 @@ class ViewMaker:
     views: Views
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    channels_last: bool = True  # on CUDA
 
     def __call__(self, raw: RawBatch) -> Batch:
         """Every view has its own draws, every image its own within the view."""
@@ -52,7 +53,7 @@ class ViewMaker:
 
     def _normalised(self, images: Tensor) -> Tensor:
         x = normalize(images, self.mean, self.std)
-        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and self.channels_last else x
 
 
 @dataclass
