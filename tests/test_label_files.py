@@ -7,12 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import npmatch
 from npmatch.cli import main
+from npmatch.data import decode_image
 from npmatch.label_files import read_label_file, take_labels
 from npmatch.labels import LabelBook, open_run_data
+from npmatch.suggestions import labelled_since
 from npmatch.types import NPMatchError
 from tiny import TINY
 
@@ -209,6 +212,16 @@ def test_suggestions_from_another_folder_leave_out_what_has_a_label_and_name_wha
             [str(trained / "more/broken.png")] if code else []
         )
     (trained / "more" / "broken.png").unlink()
+
+
+def test_images_labelled_since_count_wherever_they_lie(place, trained):
+    book = LabelBook(place, "abc")
+    for name in (str(trained / "more" / "1.png"), "unlabeled/in/3.png", str(trained / "gone.png")):
+        book.set(name, "a")
+    run = open_run_data(place)
+    known = labelled_since(run, run.book().labels)
+    expected = [decode_image(trained / file, 8) for file in ("photos/unlabeled/in/3.png", "more/1.png")]
+    assert torch.equal(known.take(torch.arange(len(known))), torch.stack(expected))
 
 
 def test_a_model_alone_can_suggest_from_a_folder(place, tmp_path, capsys):

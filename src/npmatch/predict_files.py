@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -37,24 +37,18 @@ def predict_files(
             f"top-k={top_k}: give a number from 1 to {len(classifier.class_names)}, the number of classes"
         )
     decider = decider or Decider(classifier.calibration, Wishes())
-    written, problems = 0, []
-    files = find_images(paths)
+    written, problems = 0, list[str]()
     columns = columns_of(decider, top_k)
-    with open_rows(out, columns) as table, ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        while chunk := list(islice(files, batch_size)):
-            readable: list[tuple[Path, Tensor]] = []
-            for path, image in zip(chunk, pool.map(_reader(classifier), chunk), strict=True):
-                if isinstance(image, str):
-                    problems.append(image)
-                else:
-                    readable.append((path, image))
+    with open_rows(out, columns) as table:
+        for readable, unreadable in read_in_chunks(classifier, find_images(paths), batch_size):
+            problems += unreadable
             if readable:
                 decisions = decider(*classifier.describe(torch.stack([image for _, image in readable])))
                 cells = _cells(decisions, classifier.class_names, top_k)
                 names = [str(path) for path, _ in readable]
                 table.write([dict(zip(columns, row, strict=True)) for row in zip(names, *cells, strict=True)])
             written += len(readable)
-            advance(len(chunk))
+            advance(len(readable) + len(unreadable))
     return written, problems
 
 
@@ -96,11 +90,22 @@ def _cells(d: Decisions, class_names: tuple[str, ...], top_k: int) -> list[list[
     return cells
 
 
-def _reader(classifier: Classifier) -> Callable[[Path], Tensor | str]:
+def read_in_chunks(
+    classifier: Classifier, files: Iterable[Path], size: int
+) -> Iterator[tuple[list[tuple[Path, Tensor]], list[str]]]:
+    """`size` files after another: those that are images, decoded, and a line on each of the others."""
+
     def read(path: Path) -> Tensor | str:
         try:
             return classifier.read(path)
         except NPMatchError as error:
             return str(error)
 
-    return read
+    files = iter(files)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        while chunk := list(islice(files, size)):
+            found = list(zip(chunk, pool.map(read, chunk), strict=True))
+            yield (
+                [(path, image) for path, image in found if isinstance(image, Tensor)],
+                [problem for _, problem in found if isinstance(problem, str)],
+            )

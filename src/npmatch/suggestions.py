@@ -7,16 +7,16 @@ import csv
 import io
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from npmatch.data import FileImages, ImageStore
+from npmatch.data.foreign import JoinedImages
 from npmatch.data.found import find_images
 from npmatch.data.given import file_of, positions_by_name
 from npmatch.data.subset import SelectedImages
@@ -24,6 +24,7 @@ from npmatch.label_files import ImageFinder, training_labels
 from npmatch.label_studio import labelling_interface, local_file, make_task
 from npmatch.labels import RunData, open_run_data
 from npmatch.predict import Classifier, load
+from npmatch.predict_files import read_in_chunks
 from npmatch.suggest import Suggestion, suggest
 from npmatch.training import write_atomically
 from npmatch.types import NPMatchError, Prediction
@@ -110,52 +111,41 @@ def own_candidates(run: RunData) -> Candidates:
 
 
 def labelled_since(run: RunData, labels: dict[str, str]) -> ImageStore:
-    """The images of the run's own data that are in its book."""
-    place = positions_by_name(run.dataset.train)
+    """The images in the run's book: its own, and those outside its data that are still there."""
+    train = run.dataset.train
+    place = positions_by_name(train)
     index = torch.tensor([place[name] for name in labels if name in place], dtype=torch.int64)
-    return SelectedImages(run.dataset.train.images, index)
+    outside = [name for name in labels if name not in place and os.path.isfile(name)]
+    channels, side, _ = train.images.shape
+    return JoinedImages(SelectedImages(train.images, index), FileImages(outside, side, channels))
 
 
 def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None) -> Candidates:
     """The images of a folder that are readable and have no label in the run; the run's own keep their names."""
-    files, names, known = [], [], None
+    names: dict[str, str] = {}  # of each file
     labels = {} if run is None else run.book().labels
     finder, trained = (None, {}) if run is None else (ImageFinder(run), training_labels(run))
     for file in map(os.path.abspath, find_images([folder])):
         name = (finder.name_of(file) if finder else None) or file
         may_be_labelled = finder is None or finder.takes_label(file, name)
         if may_be_labelled and name not in labels and name not in trained:
-            files.append(file)
-            names.append(name)
-    if run is not None:
-        known = labelled_since(run, labels)
-    readable, prediction, problems = predict_readable(classifier, files)
-    images = FileImages([files[i] for i in readable], classifier.card.stored_side, classifier.card.channels)
-    return Candidates([names[i] for i in readable], images, known, prediction, tuple(problems))
+            names[file] = name
+    known = None if run is None else labelled_since(run, labels)
+    files, prediction, problems = predict_readable(classifier, names)
+    images = FileImages(files, classifier.card.stored_side, classifier.card.channels)
+    return Candidates([names[file] for file in files], images, known, prediction, tuple(problems))
 
 
 def predict_readable(
-    classifier: Classifier, files: list[str], batch_size: int = 256
-) -> tuple[list[int], Prediction, list[str]]:
-    """Which files are readable images, what the model says of these, and a line on each of the others."""
-
-    def read(file: str) -> Tensor | str:
-        try:
-            return classifier.read(file)
-        except NPMatchError as error:
-            return str(error)
-
-    readable: list[int] = []
-    problems: list[str] = []
-    parts = [classifier.predict([])]
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for start in range(0, len(files), batch_size):
-            found = list(enumerate(pool.map(read, files[start : start + batch_size]), start))
-            images = [image for _, image in found if isinstance(image, Tensor)]
-            readable += [i for i, image in found if isinstance(image, Tensor)]
-            problems += [problem for _, problem in found if isinstance(problem, str)]
-            if images:
-                parts.append(classifier.predict(torch.stack(images), batch_size))
+    classifier: Classifier, files: Iterable[str], batch_size: int = 256
+) -> tuple[list[str], Prediction, list[str]]:
+    """The files that are readable images, what the model says of these, and a line on each of the others."""
+    readable, problems, parts = list[str](), list[str](), [classifier.predict([])]
+    for images, unreadable in read_in_chunks(classifier, map(Path, files), batch_size):
+        readable += [str(path) for path, _ in images]
+        problems += unreadable
+        if images:
+            parts.append(classifier.predict(torch.stack([image for _, image in images]), batch_size))
     return readable, Prediction.cat(parts), problems
 
 
