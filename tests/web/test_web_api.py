@@ -4,10 +4,14 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
+import httpx
 import pytest
 import torch
 from fastapi.testclient import TestClient
@@ -272,6 +276,17 @@ def test_serve_refuses_what_cannot_be_served_in_one_line(run_folder, capsys, ser
         assert out == ""
         assert message in err
         assert err.count("\n") == 1
+
+
+def test_serve_prints_its_address_and_ends_on_ctrl_c(run_folder):
+    words = [sys.executable, "-u", "-m", "npmatch", "serve", str(run_folder), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+        assert "npmatch" in httpx.get(address, timeout=60).text
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert err == ""
 
 
 def test_without_the_extra_one_line_says_what_to_install(run_folder, monkeypatch, capsys):

@@ -20,22 +20,20 @@ def make_decider(calibration: Calibration | None) -> Decider:
         return Decider(calibration, wishes)
 
 
-def remarks(decisions: Decisions, num_held_out: int) -> list[dict[str, Any]]:
+def remarks(decisions: Decisions, decider: Decider) -> list[dict[str, Any]]:
     """Sentences on one image, the serious ones first."""
     lines = []
     if decisions.ood is not None and decisions.ood_score is not None:
-        score = float(decisions.ood_score[0])
-        if bool(decisions.ood[0]):
-            text = f"Unlike the images the model was trained on (score {score:.2f}): do not rely on this answer."
-            lines.append({"text": text, "serious": True})
-        else:
-            lines.append({"text": f"It resembles the training images (score {score:.2f}).", "serious": False})
+        is_new, score = bool(decisions.ood[0]), float(decisions.ood_score[0])
+        text = "Unlike the images the model was trained on" if is_new else "It resembles the training images"
+        end = ": do not rely on this answer." if is_new else "."
+        lines.append({"text": f"{text} (novelty {score:.2f}, limit {decider.limit:.2f}){end}", "serious": is_new})
     if decisions.withheld is not None:
         kept = f"To keep the error below {ABSTAIN:.0%}, this answer would "
         withheld = bool(decisions.withheld[0])
         text = kept + ("be withheld: a person should decide." if withheld else "not be withheld.")
         lines.append({"text": text, "serious": withheld})
     if decisions.temperature is not None:
-        text = f"Probabilities are calibrated on {num_held_out} held-out labels."
+        text = f"Probabilities are calibrated on {decider.calibration.n} held-out labels."
         lines.append({"text": text, "serious": False})
     return sorted(lines, key=lambda line: not line["serious"])

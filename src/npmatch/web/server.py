@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from npmatch.types import NPMatchError
@@ -46,7 +47,8 @@ def serve(
         )
         listening.listen(128)  # from here on a browser that is quick waits rather than fails
         say(address(host, port, token))
-        uvicorn.Server(config).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # which is how a page is meant to end
+            uvicorn.Server(config).run(sockets=[listening])
 
 
 def choose_token(host: str, token: str | None) -> str | None:

@@ -116,7 +116,7 @@ class Site:
             **uncertainty(float(prediction.entropy[0]), len(card.class_names)),
             "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
             "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in near],
-            "remarks": remarks(decisions, self._decider.calibration.n),
+            "remarks": remarks(decisions, self._decider),
             "seen": png_data_uri(image),
             "crisp": is_crisp(image),
         }

@@ -112,15 +112,18 @@ function emptyWords() {
 
 function newTile(image, index) {
   const tile = make("li", { role: "option", id: `tile-${index}`, tabindex: -1, on: { click: () => focusOn(index) } },
-    picture(image.image), make("span", { class: "tile-guess" }), make("span", { class: "tile-given" }));
+    picture(image.image),
+    make("span", { class: "tile-guess" }, make("span", { class: "guess-name" }), make("span", { class: "guess-share" })),
+    make("span", { class: "tile-given" }));
   fill(tile, image);
   return tile;
 }
 
 function fill(tile, image) {
-  const guess = `${run.classes[image.guess]}`;
+  const guess = run.classes[image.guess];
   const given = image.given === null ? (image.skipped ? "skipped" : "") : run.classes[image.given];
-  find(".tile-guess", tile).textContent = `${guess} · ${percent(image.confidence, 0)}`;
+  find(".guess-name", tile).textContent = guess;
+  find(".guess-share", tile).textContent = percent(image.confidence, 0);
   find(".tile-given", tile).textContent = given;
   tile.className = `sure-${sureClass(image.share)}`;
   tile.classList.toggle("given", image.given !== null);

@@ -21,6 +21,7 @@ function openView() {
     else link.removeAttribute("aria-current");
   }
   window.scrollTo(0, 0);
+  find("#say").classList.remove("shown");
   views[open].open?.(run);
 }
 

@@ -122,8 +122,8 @@ function sentence({ classes, sureness }, name) {
   const odds = `${percent(first.probability)} for ${name}`;
   if (sureness === "very sure") return `The model is very sure: ${odds}.`;
   if (sureness === "fairly sure") return `The model is fairly sure: ${odds}, though not beyond doubt.`;
-  const gap = percent(first.probability - (second?.probability ?? 0));
-  if (sureness === "unsure") return `The model is unsure: ${odds}, ${gap} ahead of the next. A person should look.`;
+  const next = `then ${percent(second.probability)} for the next`; // two classes are the least there are
+  if (sureness === "unsure") return `The model is unsure: ${odds}, ${next}. A person should look.`;
   return `The model cannot tell: ${odds} is its best guess. Do not rely on it.`;
 }
 
