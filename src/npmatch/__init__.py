@@ -8,6 +8,7 @@ prediction.label, prediction.confidence, prediction.entropy
 from typing import TYPE_CHECKING, Any
 
 from npmatch.algorithms import Algorithm, check_algorithm
+from npmatch.decide import Calibration, Decisions
 from npmatch.experiment import Run, evaluate_run, fit
 from npmatch.predict import Classifier, load
 from npmatch.types import Batch, Dataset, ImageSet, NPMatchError, Prediction, Step, Task, Views
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Batch",
+    "Calibration",
     "Classifier",
     "Dataset",
+    "Decisions",
     "ImageSet",
     "NPMatchClassifier",
     "NPMatchError",

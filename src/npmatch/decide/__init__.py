@@ -6,7 +6,7 @@ and, by the training images themselves, a score for images unlike anything seen.
     decisions = decider(prediction, features)
 """
 
-from npmatch.decide.abstention import CONFIDENCE, Abstention, check_target, choose_threshold, fewest_labels
+from npmatch.decide.abstention import CONFIDENCE, TARGETS, Abstention, check_target, choose_threshold, fewest_labels
 from npmatch.decide.calibration import Calibration
 from npmatch.decide.decider import Decider, Decisions, Wishes
 from npmatch.decide.novelty import Novelty
@@ -14,6 +14,7 @@ from npmatch.decide.temperature import fit_temperature, tempered
 
 __all__ = [
     "CONFIDENCE",
+    "TARGETS",
     "Abstention",
     "Calibration",
     "Decider",

@@ -25,6 +25,7 @@ from torch import Tensor
 from npmatch.types import NPMatchError
 
 CONFIDENCE = 0.9  # 1 − δ
+TARGETS = (0.01, 0.02, 0.05, 0.1)  # α that reports and summaries show
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from npmatch.decide.abstention import CONFIDENCE, Abstention, check_target, choose_threshold, fewest_labels
+from npmatch.decide.abstention import CONFIDENCE, TARGETS, Abstention, check_target, choose_threshold, fewest_labels
 from npmatch.decide.conformal import PredictionSets, fewest_for_sets
 from npmatch.decide.novelty import MOST, NEIGHBOURS, QUANTILE, Novelty
 from npmatch.decide.temperature import FEWEST, fit_temperature, tempered
@@ -91,9 +91,9 @@ class Calibration:
         if self.held_out is not None and self.y is not None:
             wrong = self.held_out.label != self.y
             held |= {"source": self.source, "errors": int(wrong.sum())}
-            held["uncertainty_and_error"] = sorted(
-                [round(u, 6), bool(w)] for u, w in zip(self.held_out.entropy.tolist(), wrong.tolist(), strict=True)
-            )
+            known_targets = [target for target in TARGETS if self.n >= fewest_labels(target)]
+            chosen = [asdict(self.abstention(target)) for target in known_targets]
+            held["abstention"] = [{**row, "threshold": min(row["threshold"], 1e9)} for row in chosen]  # JSON has no inf
         known = self.novelty
         ood = known and {
             "images": len(known.features),

@@ -67,13 +67,12 @@ def abstention_curve(test: RiskCoverage, held_out: RiskCoverage, points: Sequenc
     figure, axes = panel("images kept, surest first, %", "error among them, %")
     axes.plot(*_thinned(held_out), color=MUTED, linewidth=1, label="held-out images")
     axes.plot(*_thinned(test), color=BLUE, linewidth=1.8, label="test images")
+    axes.set(xlim=(0, 103), ylim=(0, None))
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
     if points:
         at = np.array([(kept, error) for kept, error, _ in points])
-        axes.plot(at[:, 0], at[:, 1], "o", color=AMBER, markersize=6, label="thresholds")
-        axes.margins(0.1, 0.12)
-        name_points(axes, at, [f"≤ {target}" for _, _, target in points])
-    axes.set(xlim=(0, 102), ylim=(0, None))
-    axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.plot(at[:, 0], at[:, 1], "o", color=AMBER, markersize=6, clip_on=False, label="thresholds")
+        name_points(axes, at, [f"at most {target}" for _, _, target in points])
     legend(axes)
     return inline_svg(figure, "abstention", "Error against the share kept")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from npmatch.decide import CONFIDENCE, Abstention, fewest_labels
+from npmatch.decide import CONFIDENCE, TARGETS, Abstention, fewest_labels
 from npmatch.metrics import Scores, reliability_bins, risk_coverage, scores, uncertainty_bins
 from npmatch.report import charts
-from npmatch.report.elements import figure, panels, section, table
+from npmatch.report.elements import beside, figure, panels, section, table, tile
 from npmatch.report.formatting import MISSING, count, decimal, percent
 from npmatch.report.record import RunRecord
 
-TARGETS = (0.01, 0.02, 0.05, 0.1)  # error rates among kept predictions
 NUMBERS = {"ece": "ECE", "uce": "UCE", "nll": "NLL", "brier": "Brier"}
 
 
@@ -53,17 +52,17 @@ def abstention(record: RunRecord) -> str:
     for target in TARGETS:
         if known.n < fewest_labels(target):
             missing = fewest_labels(target) - known.n
-            rows.append([f"at most {target:.0%}", f"{count(missing)} more labels needed", *[MISSING] * 3])
+            rows.append([_at_most(target), f"{count(missing)} more labels needed", *[MISSING] * 3])
             continue
         chosen = known.abstention(target)
         kept, error = chosen.measured(record.prediction.entropy, record.prediction.label != record.y)
-        rows.append([f"at most {target:.0%}", *_threshold_cells(chosen), percent(100 * kept), percent(error)])
+        rows.append([_at_most(target), *_threshold_cells(chosen), percent(100 * kept), percent(error)])
         if error is not None:
-            points.append((100 * kept, error, f"{target:.0%}"))
+            points.append((100 * kept, error, percent(100 * target, 0)))
     held_out = risk_coverage(known.held_out, known.y)
     lead = (
         "What the held-out labels allow to be kept so that the error among kept predictions stays below a target, with "
-        f"{CONFIDENCE:.0%} confidence; and what came of it on the test images."
+        f"{percent(100 * CONFIDENCE, 0)} confidence; and what came of it on the test images."
     )
     headings = [
         "Error among kept",
@@ -73,8 +72,13 @@ def abstention(record: RunRecord) -> str:
         "Error among them",
     ]
     drawing = charts.abstention_curve(risk_coverage(record.prediction, record.y), held_out, points)
-    caption = "The points are the thresholds above, as they turned out on the test images."
-    return section("abstention", "What may be left to it alone", lead, table(headings, rows), figure(drawing, caption))
+    tiles = [tile(kept, f"Kept, error {target}", f"{error} of them were wrong") for target, *_, kept, error in rows]
+    body = beside(drawing, *tiles[-2:])
+    return section("abstention", "What may be left to it alone", lead, table(headings, rows), body)
+
+
+def _at_most(target: float) -> str:
+    return f"at most {percent(100 * target, 0)}"
 
 
 def _threshold_cells(chosen: Abstention) -> list[str]:

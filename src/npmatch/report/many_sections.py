@@ -142,7 +142,8 @@ def decided_section(comparison: Comparison) -> str:
         cells.append([method.name, decimal(found[0], 2), *(percent(value) for value in found[1:])])
     lead = (
         "On the test images, by labels that were held out of training: calibration before and at the fitted "
-        f"temperature T, and what is kept when the error among it shall be at most {TARGET:.0%}. Means over seeds."
+        f"temperature T, and what is kept when the error among it shall be at most {percent(100 * TARGET, 0)}. "
+        "Means over seeds."
     )
     return section("decided", "By held-out labels", lead, table([comparison.heading, *headings], cells))
 
