@@ -1,0 +1,93 @@
+"""Every piece of state is needed: left out of what a run takes up again, training goes another way."""
+
+import copy
+
+import pytest
+import torch
+
+from npmatch.algorithms import ALGORITHMS
+from npmatch.algorithms.check import make_algorithm, make_batch
+from npmatch.training import TrainingConfig, Update
+
+SAVED_AFTER, STEPS = 3, 6
+
+
+class Training:
+    """The state of a run on a tiny task, and steps."""
+
+    def __init__(self, name: str) -> None:
+        self.algorithm = make_algorithm(ALGORITHMS[name])
+        self.update = Update(self.algorithm, TrainingConfig(clip=3.0, ema=0.9))
+
+    def take(self, steps: range) -> None:
+        for k in steps:
+            torch.manual_seed(k)
+            batch = make_batch(self.algorithm, k)
+            self.update.begin(batch.index)
+            step = self.algorithm.train_step(batch, torch.tensor(0.5), self.update)
+            self.update.ema.update(self.update.end(step))
+
+    def state(self) -> dict[str, dict[str, torch.Tensor]]:
+        parts = {"algorithm": self.algorithm, "ema": self.update.ema, "momentum": self.update}
+        return copy.deepcopy({name: dict(part.state_dict()) for name, part in parts.items()})
+
+    def load(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.update.ema.load_state_dict(state["ema"])
+        self.update.load_state_dict(state["momentum"])
+
+
+def is_same(first, second) -> bool:
+    return all(torch.equal(first[part][key], second[part][key]) for part in first for key in first[part])
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_dropping_any_piece_of_state_breaks_the_resume(name):
+    straight = Training(name)
+    fresh = straight.state()
+    straight.take(range(SAVED_AFTER))
+    saved = straight.state()
+    straight.take(range(SAVED_AFTER, STEPS))
+
+    def resume(state):
+        resumed = Training(name)
+        resumed.load(state)
+        resumed.take(range(SAVED_AFTER, STEPS))
+        return is_same(resumed.state(), straight.state())
+
+    assert resume(saved), "with all of it the resumed run is the straight one"
+    buffers = {key for key, _ in make_algorithm(ALGORITHMS[name]).named_buffers()}
+    changed = [key for key in buffers if not torch.equal(saved["algorithm"][key], fresh["algorithm"][key])]
+    weights = [key for key in saved["algorithm"] if key not in buffers]
+    pieces = {"averages": ("ema", list(saved["ema"])), "momentum": ("momentum", list(saved["momentum"]))}
+    pieces |= {"weights": ("algorithm", weights), **{key: ("algorithm", [key]) for key in changed}}
+    unnoticed = [
+        piece
+        for piece, (part, keys) in pieces.items()
+        if resume({**saved, part: {**saved[part], **{key: fresh[part][key] for key in keys}}})
+    ]
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("npmatch", {"curriculum.counts", "curriculum.assigned", "model.head.latent_bank.rows",
+                     "model.head.deterministic_bank.position", "model.backbone.norm.running_var"}),
+        ("flexmatch", {"model.backbone.norm.running_mean"}),
+        ("comatch", {"alignment.means", "alignment.batches", "memory.embeddings", "memory.probs", "memory.pushed"}),
+        ("remixmatch", {"label_counts"}),
+        ("mpl", {"baseline", "teacher.backbone.norm.running_mean"}),
+    ],
+)  # fmt: skip
+def test_the_pieces_an_algorithm_is_known_to_have_are_among_those_tried(name, expected):
+    from npmatch.algorithms import NPMatch
+
+    training = Training(name)
+    if name == "npmatch":  # so few steps make nothing sure of itself
+        training.algorithm = make_algorithm(NPMatch, NPMatch.Config(confidence=0.1, max_entropy=3.0))
+        training.update = Update(training.algorithm, TrainingConfig())
+    fresh = training.state()["algorithm"]
+    training.take(range(SAVED_AFTER))
+    changed = {key for key, value in training.state()["algorithm"].items() if not torch.equal(value, fresh[key])}
+    assert expected <= changed
