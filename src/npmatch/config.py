@@ -154,7 +154,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: no UTF-8, nested without end
         raise NPMatchError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(tree, dict):
         raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
@@ -178,7 +178,7 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             layer |= {f"{key}.{leaf}": v for leaf, v in value.items()}
         else:
-            layer[key] = value
+            layer[str(key)] = value
     return layer
 
 

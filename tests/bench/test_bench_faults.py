@@ -16,7 +16,7 @@ settings = ["training.checkpoint_every=4", "training.log_every=5", "training.eva
 if sys.argv[1] == "forgetful":  # momentum is left out of what a run takes up
     from npmatch.training.update import Update
     Update.load_state_dict = lambda self, state: None
-    faults.run_round.__globals__["random"].Random.choices = lambda self, kinds, k: [kinds[2]] * k
+    faults.draw_deaths = lambda plan, number: [faults.Death(faults.FAULTS[2], 2.9)]
 result = faults.bench_faults(rounds=2, iterations=24, kills=2, jobs=2, settings=settings, seed=3)
 print(json.dumps(result.asdict()))
 """

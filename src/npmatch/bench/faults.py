@@ -96,12 +96,8 @@ def bench_faults(
 
 def run_round(plan: Plan, folder: Path, number: int) -> Round:
     """One run, killed on its way and resumed to its end."""
-    draws, out, result = random.Random(number), folder / f"round-{number}", Round(number)
-    deaths: list[Death | None] = [
-        Death(fault, draws.uniform(0, plan.seconds) if fault != FAULTS[2] else draws.uniform(1, 4))
-        for fault in draws.choices(FAULTS, k=plan.kills)
-    ]
-    for death in [*deaths, None]:
+    out, result = folder / f"round-{number}", Round(number)
+    for death in [*draw_deaths(plan, number), None]:
         process = _start(plan, out, death)
         if death is not None and death.fault != FAULTS[2]:
             process.join(death.moment)
@@ -121,6 +117,15 @@ def run_round(plan: Plan, folder: Path, number: int) -> Round:
     )
     result.same_log = _log(out) == _log(folder / "straight")
     return result
+
+
+def draw_deaths(plan: Plan, number: int) -> list[Death]:
+    """The deaths of one round, at random."""
+    draws = random.Random(number)
+    return [
+        Death(fault, draws.uniform(0, plan.seconds) if fault != FAULTS[2] else draws.uniform(1, 4))
+        for fault in draws.choices(FAULTS, k=plan.kills)
+    ]
 
 
 def _start(plan: Plan, out: Path, death: Death | None) -> Any:
