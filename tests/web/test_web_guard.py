@@ -79,6 +79,7 @@ def test_no_path_leads_out(served, path):
         while chunk := wire.recv(65536):
             answer += chunk
     assert int(answer.split()[1]) in (400, 404, 422)
+    assert b'{"error":' in answer
     assert b"root:" not in answer
     assert b"import" not in answer
 

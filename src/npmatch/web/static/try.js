@@ -13,6 +13,7 @@ export function listen(run, comeHere) {
     if (image) {
       comeHere();
       judge(run, image);
+      if (files.length > 1) say("One image at a time: this is the first of them.");
     } else if (files.length) {
       say("That is not an image.", true);
     }
