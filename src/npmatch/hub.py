@@ -6,7 +6,6 @@ scenes; here the three methods are plain, under the same names, and a folder hol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from npmatch.files import write_atomically
-from npmatch.imports import OWN_CODE, trusting
+from npmatch.imports import trusting
 from npmatch.report.model_card import ModelFacts, model_card
 from npmatch.types import NPMatchError
 from npmatch.version import __version__
@@ -144,8 +143,6 @@ class Pretrained:
                 library_name="npmatch",
                 library_version=__version__,
             )
-        if not trust_code:
-            refuse_code(Path(str(folder)) / "config.json", repo_id)
         with trusting(trust_code):
             return cls.load_files(Path(str(folder)), device)
 
@@ -160,15 +157,3 @@ def one_line_errors(repo_id: str) -> Iterator[None]:
     except Exception as error:  # the hub's client has dozens of kinds, its transport others
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise NPMatchError(f"{repo_id}: neither a folder here nor reachable on the hub ({reason})") from error
-
-
-def refuse_code(config: Path, repo_id: str) -> None:
-    """A stranger's config.json must not choose which Python runs here."""
-    try:
-        fields = json.loads(config.read_text(encoding="utf-8"))
-        names = {str(fields.get("algorithm")), str(fields.get("backbone_config", {}).get("name"))}
-    except (OSError, ValueError, AttributeError) as error:
-        raise NPMatchError(f"{repo_id}: holds no config.json written by npmatch") from error
-    for name in sorted(names - OWN_CODE):
-        if ":" in name and not name.startswith("timm:"):
-            raise NPMatchError(f"{repo_id}: is built from '{name}', which runs code of yours; pass trust_code=True")
