@@ -21,7 +21,7 @@ from npmatch.compare.jobs import StoppedError, locked, problem_of
 from npmatch.compare.progress import last_step
 from npmatch.compare.results import run_folder
 from npmatch.experiment import resolve_config
-from npmatch.training import read_records
+from npmatch.training import pace, read_records
 from npmatch.types import NPMatchError
 
 NPMATCH = "npmatch[bank=512;confidence=0.12;max_entropy=2.3;samples=3]"
@@ -324,7 +324,7 @@ def test_iterations_for_divides_the_minutes_by_the_time_of_a_step(monkeypatch):
 
     def take_step(raw):
         clock.step = trainer.step = trainer.step + 1
-        clock.now += 5.0 if trainer.step <= calibration.WARM_UP else 0.25
+        clock.now += 5.0 if trainer.step <= pace.WARM_UP else 0.25
 
     trainer = SimpleNamespace(
         step=0,
@@ -334,9 +334,9 @@ def test_iterations_for_divides_the_minutes_by_the_time_of_a_step(monkeypatch):
         recorder=SimpleNamespace(close=lambda: None),
     )
     monkeypatch.setattr(calibration, "build_trainer", lambda *args, **kwargs: (trainer, None))
-    monkeypatch.setattr(calibration.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(pace.time, "monotonic", lambda: clock.now)
     assert calibration.iterations_for(resolve_config("digits-40"), 2, "cpu") == 480
-    assert clock.step < calibration.WARM_UP + calibration.MOST_STEPS  # it has seen enough before
+    assert clock.step < pace.WARM_UP + pace.MOST_STEPS  # it has seen enough before
 
 
 def test_a_step_is_measured_in_a_process_of_its_own(tmp_path):

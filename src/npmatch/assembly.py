@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,17 @@ from npmatch.backbones import make_backbone
 from npmatch.collective import copy_first_
 from npmatch.config import Config, write_config
 from npmatch.continuation import continued_split, load_weights
-from npmatch.data import Dataset, ImageSet, Sampler, Split, fingerprint, load_configured, make_split, make_stream
+from npmatch.data import (
+    Dataset,
+    ImageSet,
+    Sampler,
+    Split,
+    Stream,
+    fingerprint,
+    load_configured,
+    make_split,
+    make_stream,
+)
 from npmatch.data.findings import Quarantined
 from npmatch.data.held_out import evaluation_set
 from npmatch.data.identity import changes, describe_data
@@ -41,10 +51,17 @@ from npmatch.training import (
     write_atomically,
 )
 from npmatch.training.compilation import compile_step, is_compiled, use_fused_kernels
+from npmatch.training.pace import AT_LEAST, steps_within
 from npmatch.types import NPMatchError, Prediction, Task, Views
 from npmatch.version import __version__
 
-STARTED = ("split.json", "data.json", "environment.json")  # written, in this order, before config.yaml
+STARTED = (
+    "split.json",
+    "data.json",
+    "quarantine.json",
+    "environment.json",
+)  # written, in this order, before config.yaml
+LOOKS = 10  # evaluations and checkpoints along a run of some minutes
 
 
 @dataclass
@@ -82,11 +99,17 @@ class Evaluator:
 
 
 def build_trainer(
-    config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool = False
+    config: Config,
+    folder: Path,
+    device: torch.device,
+    quiet: bool,
+    allow_change: bool = False,
+    minutes: float | None = None,
 ) -> tuple[Trainer, Evaluator]:
     """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one.
 
     The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
+    With `minutes` given the trainer's configuration has as many iterations as fit into them.
     """
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     dataset = load_configured(config.data)
@@ -94,7 +117,12 @@ def build_trainer(
     split = share_split(dataset, split)
     data = describe_data(dataset, split)
     from_first(lambda: refuse_other_data(folder, data, allow_change, display))
-    trainer, evaluator = assemble(config, dataset, split, device, display)
+    stream = None
+    if minutes is not None:
+        config, stream = paced(config, dataset, split, device, minutes)
+        display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
+        display.say(f"{config.training.iterations} steps should take {minutes:g} min here")
+    trainer, evaluator = assemble(config, dataset, split, device, display, stream)
     checkpoints = Checkpoints(folder / "checkpoints")
     latest = from_first(lambda: checkpoints.load_latest(display.warn))  # not every machine need see the folder
     if latest is None and config.training.start_from is not None:
@@ -115,8 +143,31 @@ def build_trainer(
     return trainer, evaluator
 
 
+def paced(
+    config: Config, dataset: Dataset, split: Split, device: torch.device, minutes: float
+) -> tuple[Config, Stream]:
+    """`config` with the iterations that fit into `minutes`, and the stream they were measured on: it has the images."""
+    t = config.training
+    long = replace(config, training=replace(t, iterations=max(AT_LEAST, t.iterations)))
+    trainer, _ = assemble(long, dataset, split, device, Display("", 0, quiet=True))
+    measured = steps_within(minutes, trainer, device)
+    iterations = from_first(lambda: measured)
+    # An interval longer than the run would leave it without a curve, and a stopped one with nothing to go on from.
+    eval_every, checkpoint_every = (
+        interval if interval <= iterations else max(1, iterations // LOOKS)
+        for interval in (t.eval_every, t.checkpoint_every)
+    )
+    t = replace(t, iterations=iterations, eval_every=eval_every, checkpoint_every=checkpoint_every)
+    return replace(config, training=t), trainer.stream
+
+
 def assemble(
-    config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display
+    config: Config,
+    dataset: Dataset,
+    split: Split,
+    device: torch.device,
+    display: Display,
+    stream: Stream | None = None,
 ) -> tuple[Trainer, Evaluator]:
     """The loop at its first step, on data in memory; it leaves nothing on disk."""
     t = config.training
@@ -130,7 +181,8 @@ def assemble(
     )
     sampler = make_sampler(config, split, algorithm.views, display)
     d = config.data
-    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
+    if stream is None:
+        stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from npmatch.algorithms import find_algorithm
 from npmatch.assembly import STARTED, build_trainer, is_run, written_version
 from npmatch.calibrate import calibrate
+from npmatch.choices import Choice, make_choices
 from npmatch.config import (
     Config,
     differences,
@@ -23,7 +25,9 @@ from npmatch.config import (
 )
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
 from npmatch.data import ImageSet
+from npmatch.data.check import list_data
 from npmatch.data.held_out import evaluation_set, test_set
+from npmatch.data.sources import find_root
 from npmatch.decide import Calibration
 from npmatch.files import locked
 from npmatch.labels import open_run_data
@@ -48,6 +52,8 @@ from npmatch.version import __version__
 # Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
 HARMLESS = ("data.root", "data.foreign_root", "data.workers", "data.resident", "training.on_save_error")
 
+PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every")  # what --minutes decides
+
 Overrides = Mapping[str, Any] | Iterable[str]
 
 
@@ -70,19 +76,40 @@ def resolve_config(
     seed: int | None = None,
     config_file: str | Path | None = None,
     overrides: Overrides = (),
+    device: str | None = None,
 ) -> Config:
-    """Defaults < recipe < preset < file < command line."""
+    """Defaults < recipe < preset < file < command line; without a recipe, choices that follow from the images."""
+    return resolve(recipe, data, algorithm, seed, config_file, overrides, device)[0]
+
+
+def resolve(
+    recipe: str | None,
+    data: str | Path | None,
+    algorithm: str | None,
+    seed: int | None,
+    config_file: str | Path | None,
+    overrides: Overrides,
+    device: str | None,
+    remembered: Mapping[str, Any] | None = None,
+) -> tuple[Config, list[Choice]]:
+    """A configuration, and what was chosen for a folder of images; `remembered` are a run's, which then stay."""
     file = {} if config_file is None else read_config_file(Path(config_file))
     words = words_as_layer(data, algorithm, seed, overrides)
-    name = str({**file, **words}.get("algorithm.name", Config.name))
-    recipe = recipe or file.get("recipe")
+    given = {**file, **words}
+    name = str(given.get("algorithm.name", Config.name))
+    recipe, choices = recipe or file.get("recipe"), list[Choice]()
     if recipe is not None:
         base = recipe_layer(recipe, name)
-    elif {"data.root", "data.source"} & {**file, **words}.keys():
-        base = {**FOLDER, **find_algorithm(name).settings}
+    elif {"data.root", "data.source"} & given.keys():
+        base, settings = dict(FOLDER), find_algorithm(name).settings
+        root = find_root(source := str(given.get("data.source", FOLDER["data.source"])), given.get("data.root"))
+        if source in ("folder", "csv") and root is not None:
+            on_cuda = choose_device(device).type == "cuda"
+            choices = make_choices(list_data(root), {**settings, **given}, on_cuda)
+        base |= {choice.key: choice.value for choice in choices} | settings
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
-    return make_config(base, file, words)
+    return make_config({**base, **(remembered or {})}, file, words), choices
 
 
 def words_as_layer(
@@ -107,6 +134,7 @@ def fit(
     allow_change: bool = False,
     config_file: str | Path | None = None,
     overrides: Overrides = (),
+    minutes: float | None = None,
     quiet: bool = False,
 ) -> Run:
     """Trains and returns the finished run; its folder holds the model, the log, the split and a report.
@@ -114,8 +142,11 @@ def fit(
     `overrides` are configuration keys, {"training.iterations": 200} or ["training.iterations=200"]. A resumed run
     refuses another configuration, data set or split than it was started with, unless told `allow_change`.
     With `resume_from`, another run's folder, it starts from that run's weights, with its configuration, its split, its
-    labels and those given since (see continuation.py).
+    labels and those given since (see continuation.py). With `minutes` it takes as many steps as fit into them.
     """
+    if minutes is not None:
+        check_minutes(minutes, config_file, overrides)
+    choices: list[Choice] = []
     has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
     if resume and not has_words and resume_from is None and out is not None and is_run(Path(out)):
         config = read_run_config(Path(out))
@@ -123,21 +154,46 @@ def fit(
         out = Path(out) if out is not None else next_folder(Path(resume_from))
         file = {} if config_file is None else read_config_file(Path(config_file))
         words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
+        if resume and is_run(out):
+            words = {**remembered_choices(out, (), minutes), **words}
         config = continued_config(Path(resume_from), out, words if recipe is None else {"recipe": recipe, **words})
     else:
-        config = resolve_config(recipe, data, algorithm, seed, config_file, overrides)
+        asked = (recipe, data, algorithm, seed, config_file, overrides, device)
+        config, choices = resolve(*asked)
+        run = Path(out) if out is not None else default_folder(config)
+        if resume and is_run(run):
+            config, choices = resolve(*asked, remembered_choices(run, choices, minutes))
     folder = Path(out) if out is not None else default_folder(config)
+    minutes = None if is_run(folder) else minutes
     chosen = choose_device(device)
     display = Display("", 0, quiet)
     if finished := open_folder(folder, config, resume, allow_change, display):
         return finished
+    if not is_run(folder):
+        display.show_choices(choices)
     with (
         locked(folder),
         deterministic(config.training.deterministic),
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
         labels_laid_out(config, folder),
     ):
-        return train_run(config, folder, chosen, quiet, allow_change)
+        return train_run(config, folder, chosen, quiet, allow_change, minutes)
+
+
+def check_minutes(minutes: float, config_file: str | Path | None, overrides: Overrides) -> None:
+    """Refuses a time that is none, and a time beside a number of steps."""
+    if not 0 < minutes < math.inf:
+        raise NPMatchError(f"--minutes {minutes:g}: give a time above 0")
+    file = {} if config_file is None else read_config_file(Path(config_file))
+    if "training.iterations" in {**file, **words_as_layer(None, None, None, overrides)}:
+        raise NPMatchError("give --minutes or training.iterations=…, not both")
+
+
+def remembered_choices(run: Path, choices: Iterable[Choice], minutes: float | None) -> dict[str, Any]:
+    """What was chosen, and measured, when a run was started: it goes on with that, whatever has changed since."""
+    stored = read_run_config(run).flat()
+    keys = {choice.key for choice in choices} | (set(PACED) if minutes is not None else set())
+    return {key: stored[key] for key in keys & stored.keys()}
 
 
 def default_folder(config: Config) -> Path:
@@ -199,10 +255,17 @@ def read_run_config(folder: Path) -> Config:
         ) from error
 
 
-def train_run(config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool = False) -> Run:
+def train_run(
+    config: Config,
+    folder: Path,
+    device: torch.device,
+    quiet: bool,
+    allow_change: bool = False,
+    minutes: float | None = None,
+) -> Run:
     """A run from its data to what it leaves when finished."""
     try:
-        return _train_run(config, folder, device, quiet, allow_change)
+        return _train_run(config, folder, device, quiet, allow_change, minutes)
     except OSError as error:  # what the loop itself cannot write it reports; this is the rest: model, table, report
         where = error.filename or folder
         raise NPMatchError(
@@ -211,8 +274,11 @@ def train_run(config: Config, folder: Path, device: torch.device, quiet: bool, a
         ) from error
 
 
-def _train_run(config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool) -> Run:
-    trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change)
+def _train_run(
+    config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool, minutes: float | None
+) -> Run:
+    trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change, minutes)
+    config = replace(config, training=trainer.config)
     held_out, card = evaluator.held_out, evaluator.card
     started = time.monotonic()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -262,3 +263,9 @@ def test_array_images() -> None:
     for wrong in (pixels.float(), pixels[0]):
         with pytest.raises(NPMatchError, match="uint8 of 4 dimensions"):
             ArrayImages(wrong)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(NPMatchError, match="not a regular file"):
+        decode_image(tmp_path / "pipe.png", 8)

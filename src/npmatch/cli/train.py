@@ -40,6 +40,9 @@ def train(
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="With --resume: go on with other settings or data all the same.")
     ] = False,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="Train for about this long: the number of steps is measured.")
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="A YAML file of configuration.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only warnings and the result.")] = False,
     as_json: JsonOption = False,
@@ -62,6 +65,7 @@ def train(
         allow_change=allow_change,
         config_file=config,
         overrides=[word for word in words or [] if "=" in word],
+        minutes=minutes,
         quiet=quiet or as_json,
     )
     if as_json:

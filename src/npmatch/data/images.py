@@ -7,6 +7,7 @@ scaled to `size`, and the middle cut out. One that has this size already is not 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -74,6 +75,8 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
     """A file, or an open binary one, as uint8 C×size×size; of an animation, its first frame."""
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the image")
     try:
+        if isinstance(source, str | Path) and not stat.S_ISREG(os.stat(source).st_mode):
+            raise OSError("not a regular file")  # on a pipe a reader would wait for ever
         with Image.open(source, formats=FORMATS) as image:
             # Known from the header alone, so that a small file cannot ask for gigabytes.
             if image.width * image.height > max_pixels:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from npmatch.ranks import is_first
 
@@ -57,6 +60,15 @@ class Display:
         """The numbers in one line."""
         shown = [(label, form.format(self.values[key])) for key, (label, form) in LABELS.items() if key in self.values]
         return "  ".join(f"{label} {text}" for label, text in shown)
+
+    def show_choices(self, choices: Iterable[tuple[str, Any, str]]) -> None:
+        """Settings that were chosen and not given, each with its reason."""
+        rows = list(choices)
+        if rows and not self.quiet:
+            table = Table("chosen", "", "because", title="what was not given", title_justify="left")
+            for key, value, reason in rows:
+                table.add_row(key, Text(str(value)), Text(reason))
+            self.console.print(table)
 
     def say(self, text: str) -> None:
         """A line of its own."""
