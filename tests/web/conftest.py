@@ -2,6 +2,7 @@
 
 import shutil
 
+import httpx
 import pytest
 import torch
 from fastapi.testclient import TestClient
@@ -59,4 +60,20 @@ def client(site):
     """The page without a socket."""
     with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
         wait_until(lambda: is_ready(site))
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_page(trained_folder, tmp_path_factory):
+    """A page behind a socket for the tests that write nothing."""
+    site = Site(shutil.copytree(trained_folder, tmp_path_factory.mktemp("shared") / "run"), device="cpu")
+    with Served(site) as page:
+        wait_until(lambda: is_ready(site))
+        yield page
+
+
+@pytest.fixture(scope="session")
+def reader(shared_page):
+    """A client of that page."""
+    with httpx.Client(base_url=shared_page.url, timeout=60) as client:
         yield client

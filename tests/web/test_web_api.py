@@ -48,8 +48,8 @@ def test_an_answer_is_what_predict_says(client, run_folder, tmp_path):
 
 
 @pytest.mark.parametrize(("form", "mode"), [("JPEG", "CMYK"), ("TIFF", "L"), ("PNG", "RGBA"), ("GIF", "P")])
-def test_pictures_of_other_kinds_are_answered(client, form, mode):
-    assert client.post("/api/predict", content=picture_bytes(form=form, mode=mode)).status_code == 200
+def test_pictures_of_other_kinds_are_answered(reader, form, mode):
+    assert reader.post("/api/predict", content=picture_bytes(form=form, mode=mode)).status_code == 200
 
 
 def test_a_calibrated_run_answers_at_its_temperature_and_says_what_follows(run_folder):
@@ -177,8 +177,8 @@ def test_labels_written_by_the_command_line_are_seen(client, run_folder, site):
     assert all_images(client, "labelled")[0]["given"] == 2
 
 
-def test_pictures_are_large_enough_to_be_looked_at(client):
-    answer = client.get(f"/api/images/{all_images(client)[0]['image']}")
+def test_pictures_are_large_enough_to_be_looked_at(reader):
+    answer = reader.get(f"/api/images/{all_images(reader)[0]['image']}")
     assert answer.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(answer.content)).size == (224, 224)
 
@@ -199,17 +199,17 @@ def test_one_unreadable_file_hides_no_other(trained_folder, run_folder, tmp_path
         assert str(tmp_path) not in answer.text
 
 
-def test_figures_are_drawn_in_colours_of_their_own(client):
-    names = [figure["name"] for figure in client.get("/api/figures").json()]
+def test_figures_are_drawn_in_colours_of_their_own(reader):
+    names = [figure["name"] for figure in reader.get("/api/figures").json()]
     assert {"classes", "confidence", "uncertainty", "risk", "error", "losses"} <= set(names)
     for name in names:
-        answer = client.get(f"/figures/{name}.svg")
+        answer = reader.get(f"/figures/{name}.svg")
         assert answer.headers["content-type"].startswith("image/svg+xml")
         assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
         root = ET.fromstring(answer.text)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert "prefers-color-scheme: dark" in answer.text
-    assert client.get("/figures/nothing.svg").status_code == 404
+    assert reader.get("/figures/nothing.svg").status_code == 404
 
 
 def test_the_status_tells_the_runs_scores(client, run_folder):
@@ -257,17 +257,22 @@ def test_where_the_data_is_gone_the_model_still_answers_and_the_page_says_why(ru
     site = Site(run_folder, device="cpu")
     with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
         wait_until(lambda: site.problem is not None)
-        assert "/nowhere" in client.get("/api/status").json()["problem"]
+        problem = client.get("/api/status").json()["problem"]
+        assert "/nowhere" in problem
+        assert "--data DIR" in problem
         answer = client.post("/api/predict", content=picture_bytes())
         assert answer.status_code == 200
         assert answer.json()["neighbours"] == []
         assert "/nowhere" in client.get("/api/images").json()["error"]
 
 
-def test_serve_refuses_what_cannot_be_served_in_one_line(run_folder, capsys, served):
+def test_serve_refuses_what_cannot_be_served_in_one_line(run_folder, capsys, shared_page):
     for words, message in (
         (["serve", "nowhere"], "nowhere: no such run"),
-        (["serve", str(run_folder), "--port", str(served.port)], f"127.0.0.1:{served.port}: Address already in use"),
+        (
+            ["serve", str(run_folder), "--port", str(shared_page.port)],
+            f"127.0.0.1:{shared_page.port}: Address already in use",
+        ),
         (["serve", str(run_folder), "--token", "short"], "--token: use at least 16 letters and digits"),
         (["serve", str(run_folder), "--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ):

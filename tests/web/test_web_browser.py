@@ -55,8 +55,8 @@ def book(site):
     return dict(site.labelling.desk.book.labels)
 
 
-def test_a_dropped_image_is_answered(page, served):
-    page.goto(served.url)
+def test_a_dropped_image_is_answered(page, shared_page):
+    page.goto(shared_page.url)
     expect(page.locator("#run-name")).to_have_text("run")
     page.evaluate(DROP, [list(picture_bytes()), "boat.png"])
     expect(page.locator("#file-name")).to_have_text("boat.png")
@@ -187,9 +187,9 @@ def test_with_a_token_the_address_opens_the_page_and_forgets_it(page, site):
         expect(page.locator("#grid li.given")).to_have_count(1)
 
 
-def test_many_classes_are_found_by_typing(page, served):
+def test_many_classes_are_found_by_typing(page, shared_page):
     """The picker and the keys, with the names of a hundred classes."""
-    open_grid(page, served.url)
+    open_grid(page, shared_page.url)
     result = page.evaluate(
         """async () => {
           const panel = await import("/static/panel.js");

@@ -27,8 +27,8 @@ def guarded(site, **access):
 @pytest.mark.parametrize(
     "path", ["/", "/static/main.js", "/palette.css", "/api/status", "/api/images", "/api/images/0", "/nothing"]
 )
-def test_every_answer_carries_the_headers(client, path):
-    headers = client.get(path).headers
+def test_every_answer_carries_the_headers(reader, path):
+    headers = reader.get(path).headers
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == "'self'"
@@ -71,9 +71,9 @@ def test_the_pages_own_files_name_nothing_outside_and_hold_no_inline_script():
         "/figures/%2e%2e%2fmetrics.jsonl",
     ],
 )
-def test_no_path_leads_out(served, path):
+def test_no_path_leads_out(shared_page, path):
     """Sent as it is: a client that tidies the path would test itself."""
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", shared_page.port), timeout=10) as wire:
         wire.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
         answer = b""
         while chunk := wire.recv(65536):
@@ -173,9 +173,9 @@ def endless(sent):
         yield b"\0" * 2**16
 
 
-def test_an_upload_is_cut_off_at_the_limit_whatever_it_says_of_its_length(served):
+def test_an_upload_is_cut_off_at_the_limit_whatever_it_says_of_its_length(shared_page):
     sent = []
-    with httpx.Client(base_url=served.url, timeout=30) as client:
+    with httpx.Client(base_url=shared_page.url, timeout=30) as client:
         try:
             answer = client.post("/api/predict", content=endless(sent))
             assert answer.status_code == 413
@@ -186,9 +186,9 @@ def test_an_upload_is_cut_off_at_the_limit_whatever_it_says_of_its_length(served
         assert client.post("/api/predict", content=picture_bytes()).status_code == 200
 
 
-def test_a_lie_about_the_length_does_not_help(served):
+def test_a_lie_about_the_length_does_not_help(shared_page):
     head = "POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as wire:
+    with socket.create_connection(("127.0.0.1", shared_page.port), timeout=20) as wire:
         wire.sendall(head.encode())
         try:
             for _ in range(4 * MAX_UPLOAD // 2**20):
@@ -198,8 +198,8 @@ def test_a_lie_about_the_length_does_not_help(served):
             pass
 
 
-def test_a_label_with_a_large_body_is_refused(client):
-    assert client.post("/api/labels", content=b'{"image": 1, "x": "' + b"a" * 5000 + b'"}').status_code == 413
+def test_a_label_with_a_large_body_is_refused(reader):
+    assert reader.post("/api/labels", content=b'{"image": 1, "x": "' + b"a" * 5000 + b'"}').status_code == 413
 
 
 def png_of_size(width, height):
@@ -229,8 +229,8 @@ def png_of_size(width, height):
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not a readable image"),
     ],
 )
-def test_what_is_no_picture_is_one_line(client, content, message):
-    answer = client.post("/api/predict", content=content)
+def test_what_is_no_picture_is_one_line(reader, content, message):
+    answer = reader.post("/api/predict", content=content)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
     assert "Traceback" not in answer.text
@@ -252,22 +252,22 @@ def test_what_is_no_picture_is_one_line(client, content, message):
         b'{"image": 1e400, "label": 0}',
     ],
 )
-def test_labels_that_make_no_sense_change_nothing(client, run_folder, content):
-    answer = client.post("/api/labels", content=content)
+def test_labels_that_make_no_sense_change_nothing(reader, shared_page, content):
+    answer = reader.post("/api/labels", content=content)
     assert answer.status_code == 422
     assert list(answer.json()) == ["error"]
-    assert not (run_folder / "labels.csv").exists()
+    assert not (shared_page.site.folder / "labels.csv").exists()
 
 
-def test_names_leave_the_server_as_data_and_nothing_else(client):
+def test_names_leave_the_server_as_data_and_nothing_else(reader):
     """JSON that no browser takes for a page; the page inserts it as text, which the browser tests see."""
-    answer = client.get("/api/images", params={"count": 200})
+    answer = reader.get("/api/images", params={"count": 200})
     assert answer.headers["content-type"] == "application/json"
     names = [image["name"] for image in answer.json()["images"]]
     assert f"unlabeled/{EVIL_FILE}" in names
     assert "unlabeled/new line.png" in names
-    assert client.get("/api/run").json()["classes"] == list(CLASSES)
-    drawing = client.get("/figures/classes.svg").text
+    assert reader.get("/api/run").json()["classes"] == list(CLASSES)
+    drawing = reader.get("/figures/classes.svg").text
     assert "<img" not in drawing
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from npmatch.config import read_config_file
 from npmatch.data import decode_image
-from npmatch.labels import open_run_data
+from npmatch.labels import RunData, open_run_data
 from npmatch.predict import Classifier, describe_batch, load
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import is_crisp, png_data_uri
@@ -74,7 +74,7 @@ class Site:
             classifier = load(self.folder, self._device)
             self._decider = make_decider(classifier.calibration)
             self.classifier = classifier
-            run = open_run_data(self.folder, self._data)
+            run = self._open_data()
             self._labelling = labelling = Labelling(run)
             self.neighbours = labeled_neighbours(classifier, run.dataset.train, run.split)
             calibrated = self._decider.calibration.apply
@@ -84,6 +84,13 @@ class Site:
         except Exception as error:  # nobody waits for this thread: the page must say it
             self.problem = f"{type(error).__name__}: {error}"
             raise
+
+    def _open_data(self) -> RunData:
+        """The run's images and split."""
+        try:
+            return open_run_data(self.folder, self._data)
+        except NPMatchError as error:
+            raise NPMatchError(f"{error}; where the images have moved, start the page with --data DIR") from error
 
     def _describe(self, classifier: Classifier, images: Tensor) -> tuple[Prediction, Tensor]:
         """Predictions and features of uint8 images n C H W; one batch at a time, whoever asks."""

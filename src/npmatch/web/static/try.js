@@ -104,10 +104,11 @@ function show(run, answer) {
       make("b", { text: name(first.label) }),
       make("span", { class: `pill sure-${sureClass(answer.share)}`, text: answer.sureness })),
     make("p", { class: "small muted sentence", text: sentence(answer, name(first.label)) }),
+    ...remarks(answer, true),
     bars(answer.classes, name),
     dial(answer),
     make("dl", { class: "facts small" }, ...facts.flatMap(([term, words]) => [make("dt", { text: term }), make("dd", { text: words })])),
-    ...answer.remarks.map(({ text, serious }) => make("p", { class: `small remark${serious ? " serious" : ""}`, text })),
+    ...remarks(answer, false),
   );
   const near = answer.neighbours;
   find("#near").hidden = near.length === 0;
@@ -127,6 +128,12 @@ function sentence({ classes, sureness }, name) {
   if (sureness === "unsure") return `The model is unsure: ${odds}, ${next}. A person should look.`;
   return `The model cannot tell: ${odds} is its best guess. Do not rely on it.`;
 }
+
+// What a calibrated run knows beyond its probabilities; warnings stand above these.
+const remarks = (answer, areSerious) =>
+  answer.remarks
+    .filter(({ serious }) => serious === areSerious)
+    .map(({ text }) => make("p", { class: areSerious ? "small remark serious" : "small remark", text }));
 
 function dial({ share, sureness }) {
   const fill = make("i", { class: `sure-${sureClass(share)}` });
