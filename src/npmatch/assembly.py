@@ -34,7 +34,7 @@ from npmatch.data.split import without
 from npmatch.draws import mix
 from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
-from npmatch.predict import ModelCard, predict_store
+from npmatch.predict import ModelCard, predict_together
 from npmatch.quarantine import check_first, positions_of, write_quarantine
 from npmatch.ranks import from_first, is_first, joined, my_share, rank, world
 from npmatch.training import (
@@ -83,7 +83,9 @@ class Evaluator:
             return None
         self.algorithm.eval()
         with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
-            prediction = predict_store(self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch)
+            prediction = predict_together(
+                self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch
+            )
         self.algorithm.train()
         return prediction
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,11 @@ from npmatch.predict import (
     ModelCard,
     choose_device,
     load,
-    predict_store,
+    predict_together,
     save_model,
     write_test_predictions,
 )
+from npmatch.ranks import from_first, group, is_first, restarted, wait_for_all
 from npmatch.recipes import FOLDER, recipe_layer
 from npmatch.report import RunRecord, gallery_indices, write_report
 from npmatch.training import (
@@ -146,38 +148,42 @@ def fit(
     """
     if minutes is not None:
         check_minutes(minutes, config_file, overrides)
-    choices: list[Choice] = []
-    has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
-    if resume and not has_words and resume_from is None and out is not None and is_run(Path(out)):
-        config = read_run_config(Path(out))
-    elif resume_from is not None:
-        out = Path(out) if out is not None else next_folder(Path(resume_from))
-        file = {} if config_file is None else read_config_file(Path(config_file))
-        words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
-        if resume and is_run(out):
-            words = {**remembered_choices(out, (), minutes), **words}
-        config = continued_config(Path(resume_from), out, words if recipe is None else {"recipe": recipe, **words})
-    else:
+    goes_on = resume or restarted()  # torchrun starts all ranks anew when one has died
+
+    def choose() -> tuple[Config, Path, list[Choice]]:
+        has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
+        run = None if out is None else Path(out)
+        if goes_on and not has_words and resume_from is None and run is not None and is_run(run):
+            return read_run_config(run), run, []
+        if resume_from is not None:
+            run = run or next_folder(Path(resume_from))
+            file = {} if config_file is None else read_config_file(Path(config_file))
+            words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
+            if goes_on and is_run(run):
+                words = {**remembered_choices(run, (), minutes), **words}
+            words = words if recipe is None else {"recipe": recipe, **words}
+            return continued_config(Path(resume_from), run, words), run, []
         asked = (recipe, data, algorithm, seed, config_file, overrides, device)
         config, choices = resolve(*asked)
-        run = Path(out) if out is not None else default_folder(config)
-        if resume and is_run(run):
+        run = run or default_folder(config)
+        if goes_on and is_run(run):
             config, choices = resolve(*asked, remembered_choices(run, choices, minutes))
-    folder = Path(out) if out is not None else default_folder(config)
-    minutes = None if is_run(folder) else minutes
+        return config, run, choices
+
     chosen = choose_device(device)
     display = Display("", 0, quiet)
-    if finished := open_folder(folder, config, resume, allow_change, display):
-        return finished
-    if not is_run(folder):
-        display.show_choices(choices)
-    with (
-        locked(folder),
-        deterministic(config.training.deterministic),
-        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
-        labels_laid_out(config, folder),
-    ):
-        return train_run(config, folder, chosen, quiet, allow_change, minutes)
+    with group(chosen), ExitStack() as held:
+        config, folder, choices = from_first(choose)
+        is_new = from_first(lambda: not is_run(folder))
+        if finished := from_first(lambda: open_folder(folder, config, goes_on, allow_change, display)):
+            return finished
+        if is_new:
+            display.show_choices(choices)
+        from_first(lambda: held.enter_context(locked(folder)))
+        held.enter_context(deterministic(config.training.deterministic))
+        held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
+        return train_run(config, folder, chosen, quiet, allow_change, minutes if is_new else None)
 
 
 def check_minutes(minutes: float, config_file: str | Path | None, overrides: Overrides) -> None:
@@ -280,26 +286,28 @@ def _train_run(
     trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change, minutes)
     config = replace(config, training=trainer.config)
     held_out, card = evaluator.held_out, evaluator.card
-    started = time.monotonic()
+    started, calibration = time.monotonic(), None
     try:
         trainer.run()
-        with evaluator.ema.applied():
-            save_model(folder, trainer.algorithm.model, card)
-        saved = load(folder, str(device))
-        calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
-        calibration.save(folder)
+        if is_first():
+            with evaluator.ema.applied():
+                save_model(folder, trainer.algorithm.model, card)
+            saved = load(folder, str(device))
+            calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
+            calibration.save(folder)
         prediction = evaluator.predict()
         final = evaluator.scores(prediction)
         final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
-        if held_out is not None and prediction is not None:
+        if held_out is not None and prediction is not None and is_first():
             write_test_predictions(folder, prediction, held_out, card.class_names)
         trainer.recorder.write("final", trainer.step, final)
     finally:
         trainer.recorder.close()
-    if held_out is not None and prediction is not None:
+    if held_out is not None and prediction is not None and is_first():
         tested = test_set(evaluator.dataset, evaluator.split) is not None
         found = Evaluation(config, card, held_out, prediction, honest_calibration(calibration, tested))
         write_run_report(folder, found)
+    wait_for_all()
     return Run(folder, final)
 
 
@@ -363,7 +371,8 @@ def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str
             "test/<class>/ and give --data DIR"
         )
     batch = run.config.training.eval_batch
-    prediction = predict_store(classifier.model, held_out.images, classifier.card, classifier.device, batch)
+    with group(classifier.device):
+        prediction = predict_together(classifier.model, held_out.images, classifier.card, classifier.device, batch)
     tested = test_set(run.dataset, run.split) is not None
     calibration = honest_calibration(classifier.calibration, tested)
     return Evaluation(run.config, classifier.card, held_out, prediction, calibration)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.heads import Bank, Model
 from npmatch.hub import CARD, Pretrained
 from npmatch.imports import refuse_code, trusting
+from npmatch.ranks import from_all, local_device, my_share
 from npmatch.report.model_card import ModelFacts
 from npmatch.run_facts import run_facts
 from npmatch.training import load_tensors, save_tensors, write_atomically
@@ -219,7 +221,7 @@ def choose_device(name: str | None) -> torch.device:
     chosen = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise NPMatchError("--device cuda: torch finds no CUDA device here; use --device cpu")
-    return chosen
+    return local_device(chosen)
 
 
 def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:
@@ -274,6 +276,20 @@ def predict_store(
     """What the model says of a whole store, batch after batch."""
     batches = iterate_images(images, batch_size)
     return Prediction.cat([predict_batch(model, batch, card, device) for batch in batches])
+
+
+def predict_together(
+    model: nn.Module | Callable[[Tensor], Prediction],
+    images: ImageStore,
+    card: ModelCard,
+    device: torch.device,
+    batch_size: int,
+) -> Prediction:
+    """What `predict_store` gives, to every rank: they take turns at the batches and tell one another."""
+    batches = iterate_images(images, batch_size, share=my_share())
+    by_rank = from_all([predict_batch(model, batch, card, device) for batch in batches])
+    in_turn = (part for turn in zip_longest(*by_rank) for part in turn if part is not None)
+    return Prediction.cat(list(in_turn))
 
 
 def describe_store(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from npmatch.data.found import find_images
 from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.predict import Classifier
+from npmatch.ranks import from_all, group, is_first, my_share
 from npmatch.row_files import Columns, Kind, open_rows
 from npmatch.types import NPMatchError
 
@@ -30,7 +32,8 @@ def predict_files(
 ) -> tuple[int, list[str]]:
     """Writes a row per readable image to `out`; returns how many, and a line for each file that is not one.
 
-    `decider` says what to decide; by default, probabilities are at the run's temperature where it has one.
+    `decider` says what to decide; by default, probabilities are at the run's temperature where it has one. Several
+    ranks take a batch each at a time, and the first writes them in order: the file is that of one process.
     """
     if not 1 <= top_k <= len(classifier.class_names):
         raise NPMatchError(
@@ -39,17 +42,38 @@ def predict_files(
     decider = decider or Decider(classifier.calibration, Wishes())
     written, problems = 0, list[str]()
     columns = columns_of(decider, top_k)
-    with open_rows(out, columns) as table:
-        for readable, unreadable in read_in_chunks(classifier, find_images(paths), batch_size):
-            problems += unreadable
-            if readable:
-                decisions = decider(*classifier.describe(torch.stack([image for _, image in readable])))
-                cells = _cells(decisions, classifier.class_names, top_k)
-                names = [str(path) for path, _ in readable]
-                table.write([dict(zip(columns, row, strict=True)) for row in zip(names, *cells, strict=True)])
-            written += len(readable)
-            advance(len(readable) + len(unreadable))
+    with group(classifier.device), open_rows(out, columns) if is_first() else nullcontext() as table:
+        chunks = read_in_chunks(classifier, _of_my_turns(find_images(paths), batch_size), batch_size)
+        while True:
+            readable, unreadable = next(chunks, ([], []))
+            turn = from_all((_predict(classifier, readable, decider, top_k), unreadable))
+            for cells, unread in turn:
+                if table is not None and cells:
+                    table.write([dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)])
+                seen = len(cells[0]) if cells else 0
+                written += seen
+                problems += unread
+                advance(seen + len(unread))
+            if not any(turn[0]):  # the first rank has the first batch of every turn
+                break
     return written, problems
+
+
+def _of_my_turns(files: Iterator[Path], batch_size: int) -> Iterator[Path]:
+    """The files of the batches that are this rank's: ranks take turns."""
+    share = my_share()
+    while turn := list(islice(files, share.world * batch_size)):
+        yield from turn[share.block(batch_size)]
+
+
+def _predict(
+    classifier: Classifier, images: list[tuple[Path, Tensor]], decider: Decider, top_k: int
+) -> list[list[Any]]:
+    """The table's columns for some images; none where there are none."""
+    if not images:
+        return []
+    decisions = decider(*classifier.describe(torch.stack([image for _, image in images])))
+    return [[str(path) for path, _ in images], *_cells(decisions, classifier.class_names, top_k)]
 
 
 def columns_of(decider: Decider, top_k: int = 1) -> Columns:

@@ -62,12 +62,17 @@ def world() -> int:
 
 def is_first() -> bool:
     """Whether this process is the one that writes files and speaks to the user."""
-    return rank() == 0
+    return rank() == 0 if joined() or not launched() else os.environ["RANK"] == "0"
 
 
 def launched() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+
+
+def neighbours() -> int:
+    """How many of the processes are on this machine, this one included."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun says so
 
 
 def restarted() -> bool:
@@ -100,14 +105,9 @@ def group(device: torch.device) -> Iterator[None]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", device_id=device if on_cuda else None)
     try:
         yield
-    except NPMatchError:
-        _leave()
+    except NPMatchError:  # all end with it, and in good order; after anything else the others may wait for ever
+        dist.destroy_process_group()
         raise
-    else:
-        _leave()
-
-
-def _leave() -> None:
     dist.destroy_process_group()
 
 

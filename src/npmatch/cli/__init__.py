@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def options(
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
     from npmatch.imports import trusting
+    from npmatch.ranks import ToldElsewhereError, is_first
     from npmatch.training.interrupt import InterruptedRunError
 
     command = typer.main.get_command(app)
@@ -65,10 +67,13 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write(error.format_message() + "\n")
             return 2
         return fail(error.format_message())
+    except ToldElsewhereError:
+        return 2
     except NPMatchError as error:
-        return fail(str(error))
+        return fail(str(error) if is_first() else f"rank {os.environ['RANK']}: {error}")
     except InterruptedRunError as stopped:
-        fail(str(stopped))
+        if is_first():
+            fail(str(stopped))
         return stopped.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -32,8 +32,11 @@ def evaluate(
     """Error, calibration and class-wise figures of a finished run on its test images."""
     from npmatch.experiment import evaluate_run
     from npmatch.metrics import classwise, scores
+    from npmatch.ranks import is_first
 
     found = evaluate_run(run, data, check_device(device))
+    if not is_first():
+        return
     result = scores(found.prediction, found.held_out.labels).asdict()
     calibrated = found.calibrated and scores(found.calibrated, found.held_out.labels).asdict()
     if as_json:
@@ -104,11 +107,12 @@ def predict(
     from npmatch.decide import Decider, Wishes
     from npmatch.predict import load
     from npmatch.predict_files import predict_files
+    from npmatch.ranks import is_first
 
     classifier = load(run, check_device(device))
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
     decider = Decider(classifier.calibration, wishes)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, quiet=not is_first())
     if decider.warning:
         errors.print(decider.warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
@@ -122,6 +126,8 @@ def predict(
         written, problems = predict_files(classifier, paths, out, advance=advance, decider=decider, top_k=top_k)
     for problem in problems:
         errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if not is_first():
+        raise typer.Exit(1 if problems else 0)
     if as_json:
         print_json({"out": str(out), "written": written, "skipped": problems, "temperature": decider.temperature})
     else:

@@ -49,6 +49,7 @@ def train(
 ) -> None:
     """Train on a recipe's data or your own images."""
     from npmatch.experiment import fit
+    from npmatch.ranks import is_first
 
     plain = [word for word in words or [] if "=" not in word]
     if len(plain) > 1:
@@ -68,6 +69,8 @@ def train(
         minutes=minutes,
         quiet=quiet or as_json,
     )
+    if not is_first():
+        return
     if as_json:
         print_json({"run": str(run.folder), **run.scores})
         return

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from npmatch.data.images import ArrayImages
+from npmatch.ranks import Share, neighbours
 from npmatch.types import ImageStore, NPMatchError
 
 T = TypeVar("T")
@@ -19,8 +20,7 @@ T = TypeVar("T")
 
 def default_workers() -> int:
     """Where nobody says how many: one for each core that is this rank's, up to what a GPU's appetite can use."""
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun says so
-    return min(max(_cores() // ranks_here, 1), 16)
+    return min(max(_cores() // neighbours(), 1), 16)
 
 
 def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
@@ -34,16 +34,30 @@ def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int)
         yield item
 
 
-def iterate_images(store: ImageStore, batch_size: int, workers: int = 2) -> Iterator[Tensor]:
-    """All images in order, uint8 n C H W, n = batch_size but for the last; memory does not grow with N."""
-    return iterate_selected(store, range(len(store)), batch_size, workers)
+def iterate_images(
+    store: ImageStore,
+    batch_size: int,
+    workers: int = 2,
+    share: Share = Share(),  # noqa: B008 - frozen
+) -> Iterator[Tensor]:
+    """All images in order, uint8 n C H W, n = batch_size but for the last; memory does not grow with N.
+
+    Ranks take turns: `share` says whose batches these are.
+    """
+    starts = range(0, len(store), batch_size)[share.rank :: share.world]
+    return _iterate_batches(store, range(len(store)), batch_size, starts, workers)
 
 
 def iterate_selected(
     store: ImageStore, index: Sequence[int] | Tensor, batch_size: int, workers: int
 ) -> Iterator[Tensor]:
     """The images at `index`, in that order, uint8 n C H W."""
-    starts = range(0, len(index), batch_size)
+    return _iterate_batches(store, index, batch_size, range(0, len(index), batch_size), workers)
+
+
+def _iterate_batches(
+    store: ImageStore, index: Sequence[int] | Tensor, batch_size: int, starts: range, workers: int
+) -> Iterator[Tensor]:
     if isinstance(store, ArrayImages):  # nothing to decode, so another process would only add a copy
         workers = 0
     return fetch_in_order(_TakeBatch(store, index, batch_size), starts, min(workers, len(starts)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from npmatch.backbones.fused import convolution, normalisation
 
@@ -33,7 +34,8 @@ def is_possible(network: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     """Whether `features` computes what the network's own forward would on images C H W."""
     channels, height, width = image_shape
     dropping = any(m.p > 0 for m in network.modules() if isinstance(m, nn.Dropout))
-    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in _norms(network))  # a synchronised one is not
+    norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
+    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in norms)  # a synchronised one is not
     even = width % 8 == 0 and height % 8 == 0  # at every stage of few channels: pixels are taken in pairs
     return plain_norms and not dropping and even and channels <= 4
 
