@@ -7,6 +7,8 @@ state; the first alone writes files and speaks.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from npmatch.types import NPMatchError
 
 T = TypeVar("T")
+PATIENCE = 300  # seconds that ranks wait for one another at the start
 
 
 class ToldElsewhereError(NPMatchError):
@@ -102,13 +105,44 @@ def group(device: torch.device) -> Iterator[None]:
     if on_cuda:
         torch.cuda.set_device(device)
     # Decisions of the host travel by gloo even beside NCCL, so that they never wait for the device.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", device_id=device if on_cuda else None)
+    store, number, count = next(dist.rendezvous("env://"))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+        store=_unused_corner(store, number, count),
+        rank=number,
+        world_size=count,
+        device_id=device if on_cuda else None,
+    )
     try:
         yield
     except NPMatchError:  # all end with it, and in good order; after anything else the others may wait for ever
         dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+def _unused_corner(store: dist.Store, number: int, count: int) -> dist.Store:
+    """A part of the store that is new. torchrun keeps one store over restarts, and the dead's addresses stand in it.
+
+    Restarts are counted by each machine for itself, so ranks find one another by names they have just made up: the
+    first answers every name it finds, that of a dead rank too, until each of the others has said that it has heard.
+    """
+    name = uuid.uuid4().hex
+    if number:
+        store.set(f"npmatch/here/{number}", name)
+        name = store.get(f"npmatch/answer/{name}").decode()  # waits for it
+        store.set(f"npmatch/heard/{name}/{number}", "")
+        return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+    deadline, missing = time.monotonic() + PATIENCE, list(range(1, count))
+    while missing:
+        for other in missing:
+            if store.check([f"npmatch/here/{other}"]):
+                store.set(f"npmatch/answer/{store.get(f'npmatch/here/{other}').decode()}", name)
+        missing = [other for other in missing if not store.check([f"npmatch/heard/{name}/{other}"])]
+        if time.monotonic() > deadline:
+            raise NPMatchError(f"ranks {', '.join(map(str, missing))} of {count} did not come within {PATIENCE} s")
+        time.sleep(0.02)
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def from_first(make: Callable[[], T]) -> T:

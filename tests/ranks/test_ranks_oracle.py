@@ -1,10 +1,9 @@
 """Two and three ranks against one process with the same global batch: the method does not know how many there are."""
 
-import multiprocessing
-
 import pytest
 import torch
 from rank_worker import CASES, STEPS, train_cases
+from starting import run_together
 
 from npmatch.training import load_tensors
 
@@ -15,18 +14,7 @@ WORLDS = {0: 1, 2: 2, 3: 3}  # 0: one process without a group
 def outcomes(tmp_path_factory):
     """(case, world, rank) → what that rank ended with; each world is started once for all cases."""
     folder = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rank_worker"])  # imports once for all
-    processes = [
-        context.Process(target=train_cases, args=(rank, world, folder))
-        for world, ranks in WORLDS.items()
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * len(processes)
+    run_together(train_cases, [(rank, world, folder) for world, ranks in WORLDS.items() for rank in range(ranks)])
     return lambda case, world, rank: load_tensors(folder / f"{case}-{world}-{rank}.safetensors")[0]
 
 

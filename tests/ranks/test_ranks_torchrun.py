@@ -1,0 +1,86 @@
+"""What only torchrun can show: a rank that dies, and a run that goes on by itself."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from npmatch.training import load_tensors, read_records
+
+SETTINGS = [
+    "digits-40", "--device", "cpu", "training.iterations=200", "training.batch=8", "training.unlabeled_ratio=2",
+    "training.log_every=5", "training.eval_every=100", "training.checkpoint_every=10", "backbone.width=4",
+]  # fmt: skip
+
+
+def torchrun(*words: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def children(parent: int) -> list[int]:
+    """Processes that `parent` started, by what /proc tells."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(folder.name))
+    return found
+
+
+def rank_of(process: int) -> str | None:
+    words = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    return next((word[5:].decode() for word in words if word.startswith(b"RANK=")), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_a_killed_rank_leads_to_a_resume_without_a_hand(tmp_path, victim):
+    train = ["-m", "npmatch", "train", *SETTINGS, "--quiet", "--out"]
+    launcher = torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2", *train, str(tmp_path / "killed"))
+    while not list((tmp_path / "killed" / "checkpoints").glob("step-*0.safetensors")):
+        assert launcher.poll() is None, launcher.communicate()[0]
+        time.sleep(0.05)
+    (process,) = (child for child in children(launcher.pid) if rank_of(child) == victim)
+    os.kill(process, signal.SIGKILL)
+    told = launcher.communicate(timeout=300)[0]
+    assert launcher.returncode == 0, told
+    undisturbed = torchrun("--standalone", "--nproc-per-node=2", *train, str(tmp_path / "undisturbed"))
+    assert undisturbed.communicate(timeout=300)[0] is not None
+    clocks = ("seconds", "images_per_second")
+    logs = [
+        [{k: v for k, v in record.items() if k not in clocks} for record in read_records(tmp_path / name)]
+        for name in ("killed", "undisturbed")
+    ]
+    assert [r["step"] for r in logs[0] if r["kind"] == "train"] == list(range(5, 201, 5))
+    assert logs[0] == logs[1]
+    models = [load_tensors(tmp_path / name / "model.safetensors")[0] for name in ("killed", "undisturbed")]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("graph", ["true", "false"])
+def test_one_rank_on_nccl_trains_as_one_process_does(tmp_path, graph):
+    """The collectives are called and, with the graph, captured; more than one GPU is untested."""
+    settings = [word for word in SETTINGS if word not in ("--device", "cpu")]
+    settings += ["training.precision=float32", f"training.graph={graph}"]
+    launcher = torchrun(
+        *("--standalone", "--nproc-per-node=1", "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "nccl"))
+    )
+    told = launcher.communicate(timeout=500)[0]
+    assert launcher.returncode == 0, told
+    alone = [sys.executable, "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "alone")]
+    subprocess.run(alone, check=True, capture_output=True)
+    losses = [[r["loss"] for r in read_records(tmp_path / n) if r["kind"] == "train"] for n in ("nccl", "alone")]
+    assert losses[0][:4] == pytest.approx(losses[1][:4], rel=1e-3)
+    assert losses[0][-1] < losses[0][0]
