@@ -105,7 +105,7 @@ def group(device: torch.device) -> Iterator[None]:
     if on_cuda:
         torch.cuda.set_device(device)
     # Decisions of the host travel by gloo even beside NCCL, so that they never wait for the device.
-    store, number, count = next(dist.rendezvous("env://"))
+    store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
         store=_unused_corner(store, number, count),
@@ -121,7 +121,7 @@ def group(device: torch.device) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _unused_corner(store: dist.Store, number: int, count: int) -> dist.Store:
+def _unused_corner(store: Any, number: int, count: int) -> Any:
     """A part of the store that is new. torchrun keeps one store over restarts, and the dead's addresses stand in it.
 
     Restarts are counted by each machine for itself, so ranks find one another by names they have just made up: the
