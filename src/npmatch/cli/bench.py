@@ -94,6 +94,26 @@ def uncertainty(
 
 
 @app.command()
+def scaling(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="Default: digits-40.")
+    ] = None,
+    ranks: Annotated[str, typer.Option("--ranks", help="Numbers of ranks, the first being the measure.")] = "1,2",
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Measured for each.")] = 30,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Images per second on several ranks of this machine, and the share of time they talk."""
+    from npmatch.bench.scaling import bench_scaling
+
+    counts = [int(word) for word in ranks.split(",") if word.isdecimal() and int(word)]
+    if len(counts) != len(ranks.split(",")):
+        raise NPMatchError(f"--ranks {ranks}: give numbers such as 1,2")
+    recipe, settings = recipe_and_settings(words or [])
+    show(bench_scaling(recipe, settings, counts, steps, check_device(device)), as_json)
+
+
+@app.command()
 def augment(
     cores: Annotated[int, typer.Option("--cores", min=1, help="Of the CPU.")] = 2,
     images: Annotated[int, typer.Option("--images", min=1, help="Of a batch.")] = 448,
