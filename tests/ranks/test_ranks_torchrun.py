@@ -1,6 +1,7 @@
 """What only torchrun can show: a rank that dies, and a run that goes on by itself."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,3 +85,20 @@ def test_one_rank_on_nccl_trains_as_one_process_does(tmp_path, graph):
     losses = [[r["loss"] for r in read_records(tmp_path / n) if r["kind"] == "train"] for n in ("nccl", "alone")]
     assert losses[0][:4] == pytest.approx(losses[1][:4], rel=1e-3)
     assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
+def test_two_ranks_with_a_network_between_them_train_as_on_one_host(tmp_path):
+    script = Path(__file__).parents[2] / "scripts" / "two_namespaces.sh"
+    settings = [word for word in SETTINGS if word not in ("--device", "cpu")]
+    words = [*settings, "training.iterations=30", "--quiet"]
+    done = subprocess.run(
+        [str(script), sys.executable, str(tmp_path / "apart"), *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.rsplit(maxsplit=1)[-1]) > 100_000  # bytes that went over the cable
+    train = ["-m", "npmatch", "train", *words, "--device", "cpu", "--out", str(tmp_path / "one-host")]
+    assert torchrun("--standalone", "--nproc-per-node=2", *train).wait(timeout=300) == 0
+    models = [load_tensors(tmp_path / name / "model.safetensors")[0] for name in ("apart", "one-host")]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])

@@ -62,8 +62,8 @@ def bench_scaling(
     cores = len(os.sched_getaffinity(0))
     return BenchResult(
         name="scaling",
-        about=f"{steps} steps of {recipe}, {config.name}, {config.backbone.name}: B {t.batch} and μ {t.unlabeled_ratio} in "
-        f"all, random images, one thread a rank, {cores} core(s)",
+        about=f"{steps} steps of {recipe}, {config.name}, {config.backbone.name}: B {t.batch}, μ {t.unlabeled_ratio} "
+        f"in all, random images, one thread a rank, {cores} core(s)",
         columns=COLUMNS,
         rows=rows,
         ratios={f"{row['ranks']} ranks / {first['ranks']}": row["speedup"] for row in rows[1:]},
