@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from npmatch.ranks import largest
 from npmatch.training.loop import Trainer
 
 WARM_UP = 5  # steps that are not timed: libraries choose their kernels, a graph is captured
@@ -24,7 +25,7 @@ def steps_within(minutes: float, trainer: Trainer, device: torch.device) -> int:
             started = _now(device)
         elif trainer.step > WARM_UP:
             steps += 1
-            if time.monotonic() - started > ENOUGH_SECONDS:
+            if largest(int(time.monotonic() - started > ENOUGH_SECONDS)):  # ranks end together
                 break
     seconds = (_now(device) - started) / steps
     return max(1, round(60 * minutes / seconds))
