@@ -59,7 +59,7 @@ def make_app(site: Site, access: Access, predictions_at_once: int = PREDICTIONS_
 
     # FastAPI's own documentation pages would load scripts from elsewhere.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    add_refusals(app, predictions_at_once)
+    add_refusals(app)
     add_page(app)
     add_run(app, site, pictures)
     add_labelling(app, site, pictures)
@@ -73,7 +73,7 @@ def make_app(site: Site, access: Access, predictions_at_once: int = PREDICTIONS_
     return Guard(app, access)
 
 
-def add_refusals(app: FastAPI, predictions_at_once: int) -> None:
+def add_refusals(app: FastAPI) -> None:
     """Every error is one line of JSON."""
 
     @app.exception_handler(NPMatchError)
@@ -81,10 +81,9 @@ def add_refusals(app: FastAPI, predictions_at_once: int) -> None:
         return refuse(422, str(error))
 
     @app.exception_handler(BusyError)
-    async def busy(request: Request, _: BusyError) -> Response:
+    async def busy(request: Request, error: BusyError) -> Response:
         await drain(request, MAX_UPLOAD)
-        message = f"{predictions_at_once} requests are waiting already, which is the limit; try again in a moment"
-        return refuse(503, message, {"retry-after": str(RETRY_SECONDS)})
+        return refuse(503, str(error), {"retry-after": str(RETRY_SECONDS)})
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:

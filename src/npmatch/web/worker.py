@@ -14,6 +14,10 @@ T = TypeVar("T")
 class BusyError(Exception):
     """Every place is taken."""
 
+    def __init__(self, places: int) -> None:
+        """`places`: how many there are."""
+        super().__init__(f"{places} requests are waiting already, which is the limit; try again in a moment")
+
 
 class Worker:
     """At most `places` requests are under way or waiting, of which `threads` are worked on."""
@@ -29,7 +33,7 @@ class Worker:
         """A place for one request; taken before its body is read, so that waiting uploads are bounded as well."""
         # Only the event loop's own thread comes here: no lock is needed.
         if self.taken >= self.places:
-            raise BusyError
+            raise BusyError(self.places)
         self.taken += 1
         try:
             yield
