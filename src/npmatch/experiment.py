@@ -52,7 +52,14 @@ from npmatch.types import NPMatchError, Prediction
 from npmatch.version import __version__
 
 # Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
-HARMLESS = ("data.root", "data.foreign_root", "data.workers", "data.resident", "training.on_save_error")
+HARMLESS = (
+    "data.root",
+    "data.foreign_root",
+    "data.workers",
+    "data.resident",
+    "data.resident_share",
+    "training.on_save_error",
+)
 
 PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every")  # what --minutes decides
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -51,6 +52,7 @@ def options(
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
+    warnings.filterwarnings("ignore", module="PIL")  # its remarks on odd files; what cannot be read is said by us
     from npmatch.imports import trusting
     from npmatch.ranks import ToldElsewhereError, is_first
     from npmatch.training.interrupt import InterruptedRunError
