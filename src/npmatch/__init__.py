@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from npmatch.algorithms import Algorithm, check_algorithm
 from npmatch.decide import Calibration, Decisions
-from npmatch.experiment import Run, evaluate_run, fit
+from npmatch.evaluation import evaluate_run
+from npmatch.experiment import Run, fit
 from npmatch.predict import Classifier, load
 from npmatch.types import Batch, Dataset, ImageSet, NPMatchError, Prediction, Step, Task, Views
 from npmatch.version import __version__

@@ -12,7 +12,8 @@ import torch
 from rich.console import Console
 
 from npmatch.data import Split, load_dataset
-from npmatch.experiment import Run, evaluate_run, fit, write_run_report
+from npmatch.evaluation import evaluate_run, write_run_report
+from npmatch.experiment import Run, fit
 from npmatch.losses import entropy
 from npmatch.metrics import scores
 from npmatch.report import comparison_table

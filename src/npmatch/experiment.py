@@ -25,30 +25,25 @@ from npmatch.config import (
     read_config_of_run,
 )
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
-from npmatch.data import ImageSet
 from npmatch.data.check import list_data
-from npmatch.data.held_out import evaluation_set, test_set
+from npmatch.data.held_out import test_set
 from npmatch.data.sources import find_root
-from npmatch.decide import Calibration
+from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import locked
-from npmatch.labels import open_run_data
 from npmatch.predict import (
-    ModelCard,
     choose_device,
     load,
-    predict_together,
     save_model,
     write_test_predictions,
 )
 from npmatch.ranks import from_first, group, is_first, restarted, wait_for_all
 from npmatch.recipes import FOLDER, recipe_layer
-from npmatch.report import RunRecord, gallery_indices, write_report
 from npmatch.training import (
     Display,
     read_records,
 )
 from npmatch.training.determinism import deterministic
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import NPMatchError
 from npmatch.version import __version__
 
 # Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
@@ -316,82 +311,6 @@ def _train_run(
         write_run_report(folder, found)
     wait_for_all()
     return Run(folder, final)
-
-
-def write_run_report(
-    folder: Path, found: Evaluation, comparison: list[dict[str, Any]] | None = None, path: Path | None = None
-) -> Path:
-    """RUN/report.html, or another path."""
-    config, held_out = found.config, found.held_out
-    shown = gallery_indices(found.prediction, held_out.labels)
-    pictures = held_out.images.take(torch.tensor(shown))
-    record = RunRecord(
-        title=f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}",
-        config=config.nested(),
-        records=read_records(folder),
-        class_names=found.card.class_names,
-        prediction=found.prediction,
-        y=held_out.labels,
-        gallery=dict(zip(shown, pictures, strict=True)),
-        comparison=comparison or [],
-        num_labeled=found.card.num_labeled,
-        calibration=found.calibration,
-    )
-    return write_report(record, path or folder / "report.html")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A finished run's model on its held-out images."""
-
-    config: Config
-    card: ModelCard
-    held_out: ImageSet
-    prediction: Prediction
-    calibration: Calibration | None = None  # None too where it was fitted on these very images
-
-    @property
-    def temperature(self) -> float | None:
-        """That was fitted on other labels; None where there is none."""
-        return None if self.calibration is None else self.calibration.temperature
-
-    @property
-    def calibrated(self) -> Prediction | None:
-        """The prediction at the temperature; None where there is none."""
-        return None if self.calibration is None or self.temperature is None else self.calibration.apply(self.prediction)
-
-    @property
-    def num_held_out(self) -> int:
-        """Labels the calibration was fitted on."""
-        return 0 if self.calibration is None else self.calibration.n
-
-
-def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str | None = None) -> Evaluation:
-    """Loads a run's model and data again and predicts the held-out images."""
-    folder = Path(folder)
-    classifier = load(folder, device)
-    run = open_run_data(folder, data)
-    held_out = evaluation_set(run.dataset, run.split)
-    if held_out is None:
-        raise NPMatchError(
-            f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
-            "test/<class>/ and give --data DIR"
-        )
-    batch = run.config.training.eval_batch
-    with group(classifier.device):
-        prediction = predict_together(classifier.model, held_out.images, classifier.card, classifier.device, batch)
-    tested = test_set(run.dataset, run.split) is not None
-    calibration = honest_calibration(classifier.calibration, tested)
-    return Evaluation(run.config, classifier.card, held_out, prediction, calibration)
-
-
-def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibration | None:
-    """What may be measured on the evaluation images: nothing that was fitted on these very images.
-
-    `tested` says whether they are test images, and not for lack of any the ones held out.
-    """
-    fitted_on_them = calibration is not None and calibration.source == "data.validation" and not tested
-    return None if fitted_on_them else calibration
 
 
 def score_fields(record: Mapping[str, Any]) -> dict[str, float]:

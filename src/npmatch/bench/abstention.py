@@ -10,7 +10,7 @@ from npmatch.bench.result import BenchResult, Column
 from npmatch.compare import compare, parse_variant
 from npmatch.compare.results import run_folder
 from npmatch.decide import CONFIDENCE, check_target, fewest_labels
-from npmatch.experiment import Evaluation, evaluate_run
+from npmatch.evaluation import Evaluation, evaluate_run
 from npmatch.metrics import scores
 from npmatch.predict import choose_device
 from npmatch.types import NPMatchError

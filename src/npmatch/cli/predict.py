@@ -30,7 +30,7 @@ def evaluate(
     run: RunArgument, data: DataOption = None, device: DeviceOption = None, as_json: JsonOption = False
 ) -> None:
     """Error, calibration and class-wise figures of a finished run on its test images."""
-    from npmatch.experiment import evaluate_run
+    from npmatch.evaluation import evaluate_run
     from npmatch.metrics import classwise, scores
     from npmatch.ranks import is_first
 
@@ -147,7 +147,7 @@ def report(
 ) -> None:
     """One HTML file that needs nothing else: of one run, or of many beside one another."""
     from npmatch.compare.gather import find_runs, gather
-    from npmatch.experiment import evaluate_run, write_run_report
+    from npmatch.evaluation import evaluate_run, write_run_report
     from npmatch.report import write_comparison
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
