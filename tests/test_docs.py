@@ -19,8 +19,8 @@ def test_every_public_name_is_in_the_reference():
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="mkdocs is not installed")
-def test_the_site_builds_and_stands_alone(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
+def test_the_site_builds_strictly_and_stands_alone(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = list(tmp_path.glob("*.html"))
