@@ -7,6 +7,7 @@ difference between two configurations, is named the way a user types it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,8 @@ def make_config(*layers: Layer) -> Config:
     types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
     values = {key: _typed(key, value, types) for key, value in given.items()}
     for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NPMatchError(f"{key}={value}: must be a finite number")
         if key in POSITIVE and value is not None and value <= 0:
             raise NPMatchError(f"{key}={value}: must be greater than 0")
     return config_of(values)
@@ -120,7 +123,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
     """The value as its key's type, or one line that says what the key takes."""
     if key not in types:
-        raise NoSuchChoiceError("key", key, sorted(types))
+        raise NoSuchChoiceError("key", str(key), sorted(types))
     import pydantic
 
     if isinstance(value, str):  # as typed on a command line

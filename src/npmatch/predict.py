@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -32,6 +32,7 @@ from npmatch.types import ImageStore, NPMatchError, Prediction, Task
 from npmatch.version import __version__
 
 FORMAT = 1  # of config.json
+KINDS_OF_IMAGES = "file names, PIL images, or arrays of uint8 or of floats in [0, 1]"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,11 @@ class Classifier(Pretrained):
         if isinstance(images, Tensor | np.ndarray):
             yield from torch.split(as_pixels(images, self.card), size)
             return
-        images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        if isinstance(images, str | Path | Image.Image):
+            images = [images]
+        if not isinstance(images, Iterable) or isinstance(images, bytes | Mapping):
+            raise NPMatchError(f"images must be {KINDS_OF_IMAGES}, not {type(images).__name__}")
+        images = list(images)
         for start in range(0, len(images), size):
             yield torch.stack([self.read(image) for image in images[start : start + size]])
 
@@ -142,6 +147,8 @@ class Classifier(Pretrained):
             return as_pixels(image[None], self.card)[0]
         if isinstance(image, Image.Image):
             return to_tensor(image, self.card.stored_side, self.card.channels)
+        if not isinstance(image, str | Path):
+            raise NPMatchError(f"images must be {KINDS_OF_IMAGES}; one of them is {type(image).__name__}")
         return decode_image(Path(image), self.card.stored_side, self.card.channels)
 
     def save_files(self, folder: Path) -> None:
@@ -226,6 +233,8 @@ def choose_device(name: str | None) -> torch.device:
 
 def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:
     """An array of images as uint8 N C H W, or one line on what does not fit."""
+    if isinstance(images, np.ndarray) and images.dtype.kind not in "uifb":
+        raise NPMatchError(f"images must be {KINDS_OF_IMAGES}, not an array of {images.dtype}")
     pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
     if pixels.dim() == 3:
         pixels = pixels[:, None]
