@@ -1,0 +1,96 @@
+"""A group of one rank: collectives are called and change nothing, and what they send is counted."""
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+from timm.layers import BatchNormAct2d
+from torch import nn
+
+from npmatch.bench.scaling import bench_scaling, measure_here
+from npmatch.collective import average_, everyones_parts, mine, traffic
+from npmatch.heads import SyncNorm, frozen_statistics, synchronise_norms
+from npmatch.ranks import from_all, from_first, is_first, largest, world
+from npmatch.types import NPMatchError
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    traffic.clear()
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm2d(3, momentum=0.3), lambda: BatchNormAct2d(3)])
+def test_a_synchronised_norm_is_the_norm_it_replaces(alone, make):
+    torch.manual_seed(0)
+    plain = nn.Sequential(make()).double()
+    with torch.no_grad():
+        plain[0].weight.uniform_(0.5, 2)
+        plain[0].bias.normal_()
+    synchronised = nn.Sequential(make()).double()
+    synchronised.load_state_dict(plain.state_dict())
+    synchronise_norms(synchronised)
+    assert isinstance(synchronised[0], SyncNorm)
+    for training in (True, True, False):
+        x = torch.randn(5, 3, 4, 4, dtype=torch.float64)
+        results = []
+        for network in (plain, synchronised):
+            network.train(training)
+            network.zero_grad()
+            given = x.clone().requires_grad_()
+            y = network(given)
+            y.square().sin().sum().backward()
+            results.append([y, given.grad, network[0].weight.grad, network[0].bias.grad])
+        torch.testing.assert_close(*results)
+    torch.testing.assert_close(synchronised.state_dict(), plain.state_dict())
+    before = {name: value.clone() for name, value in synchronised.state_dict().items()}
+    with frozen_statistics(synchronised.train()):
+        synchronised(torch.randn(5, 3, 4, 4, dtype=torch.float64))
+    torch.testing.assert_close(dict(synchronised.state_dict()), before)
+
+
+def test_a_norm_with_a_way_of_its_own_is_refused():
+    class Strange(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(NPMatchError, match=r"Strange.*sync_norm=false"):
+        synchronise_norms(nn.Sequential(Strange(3)))
+
+
+def test_words_are_the_identity_and_are_counted(alone):
+    rows = torch.randn(6, 2, requires_grad=True)
+    first, second = everyones_parts(rows, [2, 4])
+    assert torch.equal(torch.cat([first, second]), rows)
+    (2 * first.sum() + 3 * second.sum()).backward()
+    assert rows.grad[:, 0].tolist() == [2, 2, 3, 3, 3, 3]
+    assert torch.equal(mine(rows), rows)
+    held = [torch.randn(3, 4), torch.randn(())]
+    kept = [t.clone() for t in held]
+    average_(held)
+    torch.testing.assert_close(held, kept)
+    assert (traffic.collectives, traffic.sent) == (2, 6 * 2 * 4 + 13 * 4)
+    assert (world(), is_first(), largest(7), from_all("a"), from_first(lambda: 3)) == (1, True, 7, ["a"], 3)
+
+
+def test_a_step_sends_what_the_documentation_says(alone, tmp_path):
+    measure_here(tmp_path / "row.json", 2, torch.device("cpu"), ["digits-40", "backbone.width=4"])
+    row = json.loads((tmp_path / "row.json").read_text())
+    assert row["collectives"] == 8  # gradients, features, and two for each of three norms
+    assert row["ranks"] == 1
+    norms, features = 16 * (4 + 8 + 16), 4 * 16 * (32 + 2 * 128)
+    assert row["megabytes"] * 1e6 > norms + features
+    assert 0 < row["communication_share"] < 1
+
+
+def test_the_bench_compares_with_its_first_row(monkeypatch):
+    rows = {1: 100.0, 2: 60.0}
+    monkeypatch.setattr(
+        "npmatch.bench.scaling._measure",
+        lambda count, *_: {"ranks": count, "milliseconds": rows[count], "images_per_second": 1.0},
+    )
+    result = bench_scaling(device="cpu")
+    assert result.ratios == {"2 ranks / 1": pytest.approx(100 / 60)}
+    assert result.cells()[1][3] == "1.67"
