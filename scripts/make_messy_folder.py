@@ -3,8 +3,8 @@
     python scripts/make_messy_folder.py DIR [--source digits|fashion-mnist] [--unlabeled 600] [--seed 0]
 
 Writes DIR/labeled, DIR/unlabeled and DIR/test, and beside DIR, so that they are no part of the data:
-damage.json, which says for each kind of damage what `npmatch check-data` should call it and which files have it, and
-truth.csv (path,label), the true class of every unlabelled image.
+damage.json, which says for each kind of damage what `npmatch check-data` should call it and which files have it;
+truth.csv (path,label), the true class of every unlabelled image; and held-out/<class>/, further labelled images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from PIL import Image
 
 from npmatch.data import load_dataset
 
-PER_CLASS, TEST_PER_CLASS = 8, 20  # labelled and test images
+PER_CLASS, TEST_PER_CLASS, HELD_OUT_PER_CLASS = 8, 20, 20  # labelled, test and further images
 SIDES = (24, 28, 32, 40, 48, 64, 96)
 LONELY = -1  # the class, the last, that gets a single label
 
@@ -275,6 +275,7 @@ def make_messy_folder(root: Path, source: str = "digits", unlabeled: int = 600, 
     write_sound_images(messy, unlabeled)
     for write in DAMAGES:
         write(messy)
+    write_held_out(root.parent / "held-out", messy.pictures)
     damage = json.dumps(messy.damage, indent=2, ensure_ascii=False) + "\n"
     (root.parent / "damage.json").write_text(damage, encoding="utf-8")
     with open(root.parent / "truth.csv", "w", newline="", encoding="utf-8") as file:
@@ -284,7 +285,15 @@ def make_messy_folder(root: Path, source: str = "digits", unlabeled: int = 600, 
 
 def rows(messy: MessyFolder) -> Iterator[tuple[str, str]]:
     """Path and class of every unlabelled image."""
-    yield from ((str(messy.root / name), label) for name, label in sorted(messy.truth.items()))
+    yield from ((os.path.abspath(messy.root / name), label) for name, label in sorted(messy.truth.items()))
+
+
+def write_held_out(folder: Path, pictures: Pictures) -> None:
+    """Sound labelled images that are no part of the data, for calibration."""
+    for label, name in enumerate(pictures.classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(HELD_OUT_PER_CLASS):
+            pictures.take(label).save(folder / name / f"{i}.png")
 
 
 def main() -> None:
