@@ -102,6 +102,16 @@ class Unseeded(Honest):
         return step._replace(loss=step.loss * (1 + 0.1 * (Unseeded.calls % 7)))
 
 
+class Replacing(Honest):
+    def __init__(self, backbone, task, config=None):
+        super().__init__(backbone, task, config)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def loss(self, batch, progress):
+        self.seen = self.seen + 1
+        return super().loss(batch, progress)
+
+
 class NaNWithoutTrust(Honest):
     def loss(self, batch, progress):
         step = super().loss(batch, progress)
@@ -120,6 +130,7 @@ class NaNWithoutTrust(Honest):
         (BatchDependent, "depends on the other images"),
         (Restless, "another answer"),
         (Unseeded, "after a save and a load|one seed differ"),
+        (Replacing, "changed in place"),
         (NaNWithoutTrust, "not finite|finite 0-d"),
     ],
 )
