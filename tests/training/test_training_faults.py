@@ -153,7 +153,7 @@ def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_
 
 def test_a_run_killed_before_its_report_is_not_finished_yet(tiny_run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("npmatch.experiment.write_report", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("npmatch.experiment.write_run_report", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_tiny(tmp_path / "run")
     assert read_records(tmp_path / "run")[-1]["kind"] == "final"
