@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from npmatch.assembly import assemble, find_split
-from npmatch.data import load_dataset
+from npmatch.assembly import assemble
+from npmatch.data import load_dataset, make_split
 from npmatch.experiment import resolve_config
 from npmatch.training import Display, save_tensors
 from npmatch.types import Batch
@@ -65,7 +65,7 @@ def train_case(name: str) -> dict[str, torch.Tensor]:
     sizes = {"training.batch": 48, "training.unlabeled_ratio": 2, "training.iterations": 40, "backbone.width": 4}
     config = resolve_config("digits-40", algorithm=algorithm, overrides={**sizes, **settings})
     dataset = load_dataset("digits")
-    split = find_split(dataset, config, Path("nowhere"))
+    split = make_split(dataset, config.data.labels, config.seed)
     trainer, _ = assemble(config, dataset, split, torch.device("cpu"), Display("", 0, quiet=True))
     trainer.algorithm.double().train()  # buffers that were given in float32 as well
     trainer.make_views = in_double(trainer.make_views)

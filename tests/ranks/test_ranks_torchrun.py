@@ -99,6 +99,8 @@ def test_two_ranks_with_a_network_between_them_train_as_on_one_host(tmp_path):
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.rsplit(maxsplit=1)[-1]) > 100_000  # bytes that went over the cable
     train = ["-m", "npmatch", "train", *words, "--device", "cpu", "--out", str(tmp_path / "one-host")]
-    assert torchrun("--standalone", "--nproc-per-node=2", *train).wait(timeout=300) == 0
+    launcher = torchrun("--standalone", "--nproc-per-node=2", *train)
+    told = launcher.communicate(timeout=300)[0]
+    assert launcher.returncode == 0, told
     models = [load_tensors(tmp_path / name / "model.safetensors")[0] for name in ("apart", "one-host")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
