@@ -13,7 +13,7 @@ from npmatch.cli import main
 from npmatch.config import make_config, read_config_file
 from npmatch.data.check import list_data
 from npmatch.data.listing import ListedFile, Listing
-from npmatch.experiment import resolve_config
+from npmatch.resolution import resolve_config
 from npmatch.training import pace
 from npmatch.types import NPMatchError
 from tiny import TINY

@@ -20,7 +20,7 @@ from npmatch.compare import Plan, Variant, calibration, carry_out, compare, engi
 from npmatch.compare.jobs import StoppedError, locked, problem_of
 from npmatch.compare.progress import last_step
 from npmatch.compare.results import run_folder
-from npmatch.experiment import resolve_config
+from npmatch.resolution import resolve_config
 from npmatch.training import pace, read_records
 from npmatch.types import NPMatchError
 

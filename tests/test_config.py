@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from npmatch.config import differences, flatten, make_config, parse_overrides, read_config_file, write_config
-from npmatch.experiment import resolve_config
 from npmatch.recipes import COLUMNS, RECIPES, recipe_layer
+from npmatch.resolution import resolve_config
 from npmatch.types import NPMatchError
 
 

@@ -45,7 +45,7 @@ def make_choices(listing: Listing, given: Mapping[str, Any], on_cuda: bool = Fal
     size = _given_size(given) or _stored_side(found, (LARGEST_PRETRAINED if name else LARGEST)[on_cuda])
     choices = [
         Choice(
-            "data.image_size", size, "no header could be read" if found is None else f"shorter sides are {found} px"
+            "data.image_size", size, "no file could be read" if found is None else f"the median shorter side is {found}"
         ),
         *_backbone(size, name, on_cuda),
         *_augmentation(size, listing.classes),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -12,22 +11,17 @@ from typing import Any
 
 import torch
 
-from npmatch.algorithms import find_algorithm
 from npmatch.assembly import STARTED, build_trainer, is_run, written_version
 from npmatch.calibrate import calibrate
-from npmatch.choices import Choice, make_choices
+from npmatch.choices import Choice
 from npmatch.config import (
     Config,
     differences,
-    make_config,
-    parse_overrides,
     read_config_file,
     read_config_of_run,
 )
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
-from npmatch.data.check import list_data
 from npmatch.data.held_out import test_set
-from npmatch.data.sources import find_root
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import locked
 from npmatch.predict import (
@@ -37,7 +31,7 @@ from npmatch.predict import (
     write_test_predictions,
 )
 from npmatch.ranks import from_first, group, is_first, restarted, wait_for_all
-from npmatch.recipes import FOLDER, recipe_layer
+from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
 from npmatch.training import (
     Display,
     read_records,
@@ -58,8 +52,6 @@ HARMLESS = (
 
 PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every")  # what --minutes decides
 
-Overrides = Mapping[str, Any] | Iterable[str]
-
 
 @dataclass(frozen=True)
 class Run:
@@ -71,58 +63,6 @@ class Run:
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         return read_records(self.folder)
-
-
-def resolve_config(
-    recipe: str | None = None,
-    data: str | Path | None = None,
-    algorithm: str | None = None,
-    seed: int | None = None,
-    config_file: str | Path | None = None,
-    overrides: Overrides = (),
-    device: str | None = None,
-) -> Config:
-    """Defaults < recipe < preset < file < command line; without a recipe, choices that follow from the images."""
-    return resolve(recipe, data, algorithm, seed, config_file, overrides, device)[0]
-
-
-def resolve(
-    recipe: str | None,
-    data: str | Path | None,
-    algorithm: str | None,
-    seed: int | None,
-    config_file: str | Path | None,
-    overrides: Overrides,
-    device: str | None,
-    remembered: Mapping[str, Any] | None = None,
-) -> tuple[Config, list[Choice]]:
-    """A configuration, and what was chosen for a folder of images; `remembered` are a run's, which then stay."""
-    file = {} if config_file is None else read_config_file(Path(config_file))
-    words = words_as_layer(data, algorithm, seed, overrides)
-    given = {**file, **words}
-    name = str(given.get("algorithm.name", Config.name))
-    recipe, choices = recipe or file.get("recipe"), list[Choice]()
-    if recipe is not None:
-        base = recipe_layer(recipe, name)
-    elif {"data.root", "data.source"} & given.keys():
-        base, settings = dict(FOLDER), find_algorithm(name).settings
-        root = find_root(source := str(given.get("data.source", FOLDER["data.source"])), given.get("data.root"))
-        if source in ("folder", "csv") and root is not None:
-            on_cuda = choose_device(device).type == "cuda"
-            choices = make_choices(list_data(root), {**settings, **given}, on_cuda)
-        base |= {choice.key: choice.value for choice in choices} | settings
-    else:
-        raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
-    return make_config({**base, **(remembered or {})}, file, words), choices
-
-
-def words_as_layer(
-    data: str | Path | None, algorithm: str | None, seed: int | None, overrides: Overrides
-) -> dict[str, Any]:
-    """What was typed: options as the keys they stand for, and key=value words, which win."""
-    words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
-    return {key: value for key, value in flags.items() if value is not None} | words
 
 
 def fit(
@@ -186,15 +126,6 @@ def fit(
         held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
         return train_run(config, folder, chosen, quiet, allow_change, minutes if is_new else None)
-
-
-def check_minutes(minutes: float, config_file: str | Path | None, overrides: Overrides) -> None:
-    """Refuses a time that is none, and a time beside a number of steps."""
-    if not 0 < minutes < math.inf:
-        raise NPMatchError(f"--minutes {minutes:g}: give a time above 0")
-    file = {} if config_file is None else read_config_file(Path(config_file))
-    if "training.iterations" in {**file, **words_as_layer(None, None, None, overrides)}:
-        raise NPMatchError("give --minutes or training.iterations=…, not both")
 
 
 def remembered_choices(run: Path, choices: Iterable[Choice], minutes: float | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from npmatch.bench.floor import step_flops
 from npmatch.bench.step import bench_step, step_variants
 from npmatch.bench.timing import interleaved
 from npmatch.cli import main
-from npmatch.experiment import resolve_config
+from npmatch.resolution import resolve_config
 from npmatch.types import NPMatchError
 
 QUICK = ["training.batch=4", "training.unlabeled_ratio=2", "backbone.width=4"]

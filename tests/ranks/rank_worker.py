@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from npmatch.assembly import assemble
 from npmatch.data import load_dataset, make_split
-from npmatch.experiment import resolve_config
+from npmatch.resolution import resolve_config
 from npmatch.training import Display, save_tensors
 from npmatch.types import Batch
 

@@ -25,8 +25,8 @@ from npmatch.config import Config, parse_overrides
 from npmatch.data import FileImages, RawBatch
 from npmatch.data.loading import default_workers, fetch_in_order
 from npmatch.data.streams import FetchedStream
-from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
+from npmatch.resolution import resolve_config
 
 PHOTO = (500, 375)  # about the middle of ImageNet
 CLASSES = 100

@@ -17,8 +17,8 @@ from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.step import time_steps
 from npmatch.config import Config, parse_overrides
 from npmatch.data.streams import FetchedStream, ResidentStream
-from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
+from npmatch.resolution import resolve_config
 from npmatch.types import Dataset, ImageStore
 
 COUNTS = (10**4, 10**5, 10**6, 10**7)

@@ -14,7 +14,7 @@ from npmatch.algorithms import find_algorithm
 from npmatch.assembly import assemble
 from npmatch.config import Config
 from npmatch.data import ArrayImages, RawBatch, make_split
-from npmatch.experiment import resolve_config
+from npmatch.resolution import resolve_config
 from npmatch.training import Display, Trainer
 from npmatch.types import Dataset, ImageSet, ImageStore, NoSuchChoiceError
 

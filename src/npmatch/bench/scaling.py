@@ -22,9 +22,9 @@ from npmatch.bench.practice import practice_dataset, practise
 from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.timing import finish, tell
 from npmatch.collective import traffic
-from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
 from npmatch.ranks import from_all, group, is_first, world
+from npmatch.resolution import resolve_config
 from npmatch.types import NPMatchError
 
 WARM_UP = 3  # steps

@@ -23,8 +23,8 @@ from npmatch.bench.practice import Practice, practice_config, practice_dataset, 
 from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.timing import finish, interleaved, seconds_per_call, tell
 from npmatch.config import Config, parse_overrides
-from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
+from npmatch.resolution import resolve_config
 from npmatch.training import Recorder
 
 EAGER = {"training.graph": False, "training.compile": False, "training.fused": False}

@@ -15,7 +15,7 @@ from npmatch.compare.jobs import StoppedError
 from npmatch.compare.plan import Plan
 from npmatch.compare.request import make_plan, parse_sweep, sweep_variants
 from npmatch.compare.variants import Variant, parse_variant, parse_variants
-from npmatch.experiment import Overrides
+from npmatch.resolution import Overrides
 
 Rows = list[dict[str, Any]]
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from npmatch.assembly import build_trainer
 from npmatch.config import Config
-from npmatch.experiment import resolve_config
 from npmatch.predict import choose_device
+from npmatch.resolution import resolve_config
 from npmatch.training.pace import AT_LEAST, steps_within
 from npmatch.types import NPMatchError
 

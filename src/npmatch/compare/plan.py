@@ -11,8 +11,8 @@ from typing import Any
 
 from npmatch.compare.variants import Variant
 from npmatch.config import Config
-from npmatch.experiment import resolve_config
 from npmatch.recipes import RECIPES
+from npmatch.resolution import resolve_config
 from npmatch.training import write_atomically
 from npmatch.types import NPMatchError
 

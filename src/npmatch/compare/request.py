@@ -8,7 +8,7 @@ from pathlib import Path
 from npmatch.compare.plan import Plan
 from npmatch.compare.variants import Variant, parse_variant
 from npmatch.config import parse_overrides
-from npmatch.experiment import Overrides
+from npmatch.resolution import Overrides
 from npmatch.types import NPMatchError
 
 
