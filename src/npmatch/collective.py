@@ -44,7 +44,11 @@ traffic = Traffic()
 
 def everyones(rows: Tensor) -> Tensor:
     """This rank's n rows → all W·n, in the order of the global batch; differentiable (see above)."""
-    return _gather_rows(rows) if joined() else rows
+    if not joined():
+        return rows
+    # A compiler cannot look into a collective. Said here and not by a decorator, which would import the compiler.
+    gathered: Tensor = torch.compiler.disable(_Gather.apply)(rows)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 def everyones_parts(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
@@ -105,12 +109,6 @@ def _begin(sent: Tensor) -> float:
     traffic.collectives += 1
     traffic.sent += sent.numel() * sent.element_size()
     return time.perf_counter()
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler cannot look into a collective
-def _gather_rows(rows: Tensor) -> Tensor:
-    gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
-    return gathered
 
 
 class _Gather(torch.autograd.Function):

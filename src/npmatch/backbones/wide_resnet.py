@@ -5,7 +5,8 @@ Zagoruyko & Komodakis (2016), pre-activation blocks, LeakyReLU 0.1, slow batch n
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -62,22 +63,15 @@ class WideResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm(channels[-1], momentum)
         self.num_features = channels[-1]
-        self.fused = False  # training passes by the kernels of backbones/fused: on CUDA, in bfloat16
+        # What takes over training passes, for speed: on CUDA `features` of backbones/fused.
+        self.training_pass: Callable[[WideResNet, Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
-        if self.fused and self.training:
-            features: Tensor = _fused_features(self, x)
-            return features
+        if self.training and self.training_pass is not None:
+            return self.training_pass(self, x)
         out: Tensor = activate(self.norm(self.blocks(self.stem(x))))
         return out.mean((2, 3))
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _fused_features(network: WideResNet, x: Tensor) -> Tensor:
-    from npmatch.backbones.fused import network as fused  # Triton is there only where CUDA is
-
-    return fused.features(network, x)
 
 
 def activate(x: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ def use_fused_kernels(trainer: Trainer, image_shape: tuple[int, int, int]) -> No
     if not wanted or not isinstance(backbone, WideResNet):
         return
     if next(backbone.parameters()).is_cuda and trainer.algorithm.model.autocast is torch.bfloat16:
-        from npmatch.backbones.fused.network import is_possible  # Triton is there only where CUDA is
+        from npmatch.backbones.fused import network  # Triton is there only where CUDA is
 
-        backbone.fused = is_possible(backbone, image_shape)
+        if network.is_possible(backbone, image_shape):
+            backbone.training_pass = torch.compiler.disable(network.features)  # type: ignore[no-untyped-call]
