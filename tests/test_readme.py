@@ -58,6 +58,7 @@ def photos(tmp_path, monkeypatch):
     """The README's folders, in the working folder: two classes told apart by their light."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     g = torch.Generator().manual_seed(0)
     counts = {"photos/labeled/cat": 4, "photos/labeled/dog": 4, "photos/unlabeled": 12, "new": 3}
     counts |= {"photos/test/cat": 3, "photos/test/dog": 3}

@@ -60,16 +60,16 @@ def test_every_trainable_parameter_gets_a_gradient():
 
 
 def test_a_users_backbone(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "my_network.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n"
         "    def __init__(self, channels):\n        super().__init__(); self.num_features = 7\n"
         "class Nameless(torch.nn.Module):\n    def __init__(self, channels): super().__init__()\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert make_backbone(BackboneConfig("mine:Net"), 1).num_features == 7
+    assert make_backbone(BackboneConfig("my_network:Net"), 1).num_features == 7
     with pytest.raises(NPMatchError, match="num_features"):
-        make_backbone(BackboneConfig("mine:Nameless"), 1)
+        make_backbone(BackboneConfig("my_network:Nameless"), 1)
     with pytest.raises(NPMatchError, match="no module named 'absent'"):
         make_backbone(BackboneConfig("absent:Net"), 1)
 

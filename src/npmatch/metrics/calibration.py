@@ -30,7 +30,7 @@ class Reliability:
     @property
     def gap(self) -> float:
         """Calibration error, a fraction: |score − outcome| averaged over images."""
-        weight = self.count / self.count.sum()
+        weight = self.count.double() / self.count.sum()
         return float((weight * (self.score - self.outcome).abs()).nan_to_num().sum())
 
 
