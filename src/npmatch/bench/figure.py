@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Literal, NamedTuple
 
 from npmatch.types import NPMatchError
@@ -35,7 +36,7 @@ def draw_curves(
     figure = Figure(figsize=(4.2 * len(panels), 3.8), dpi=150, layout="constrained")
     for place, (title, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), place, xscale=scale, yscale=scale, xlabel=xlabel)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(fill(title, 48), fontsize=10)
         axes.grid(axis="y", color="#dddddd", linewidth=0.7)
         for curve, colour in zip(curves, COLOURS, strict=False):
             axes.plot(curve.x, curve.y, color=colour, marker="o", markersize=3.5, linewidth=1.6, label=curve.name)
