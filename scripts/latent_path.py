@@ -18,7 +18,8 @@ from rich.table import Table
 from npmatch.experiment import open_held_out
 from npmatch.heads import NeuralProcessHead
 from npmatch.metrics import scores
-from npmatch.predict import load, predict_store
+from npmatch.passes import predict_store
+from npmatch.predict import load
 
 
 def mean_latent(head: NeuralProcessHead) -> None:

@@ -20,7 +20,7 @@ from npmatch.cli import main
 from npmatch.data import load_dataset
 from npmatch.decide import Calibration
 from npmatch.export import export_onnx
-from npmatch.predict import ModelCard
+from npmatch.saved_model import ModelCard
 from npmatch.types import Task
 from tiny import train_tiny
 

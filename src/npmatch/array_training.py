@@ -15,7 +15,7 @@ from npmatch.assembly import assemble
 from npmatch.config import Config, config_of
 from npmatch.continuation import take_state
 from npmatch.data import ArrayImages, make_split
-from npmatch.predict import ModelCard
+from npmatch.saved_model import ModelCard
 from npmatch.training import Display
 from npmatch.types import Dataset, ImageSet, NPMatchError
 

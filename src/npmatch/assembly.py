@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,29 +11,26 @@ from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
 from npmatch.collective import copy_first_
-from npmatch.config import Config, write_config
-from npmatch.continuation import continued_split, load_weights
+from npmatch.config import Config
+from npmatch.continuation import load_weights
 from npmatch.data import (
     Dataset,
     ImageSet,
     Sampler,
     Split,
     Stream,
-    fingerprint,
     load_configured,
-    make_split,
     make_stream,
 )
-from npmatch.data.findings import Quarantined
 from npmatch.data.held_out import evaluation_set
-from npmatch.data.identity import changes, describe_data
-from npmatch.data.split import without
+from npmatch.data.identity import describe_data
 from npmatch.draws import mix
 from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
-from npmatch.predict import ModelCard, predict_together
-from npmatch.quarantine import check_first, positions_of, write_quarantine
-from npmatch.ranks import from_first, is_first, joined, my_share, rank, world
+from npmatch.passes import predict_together
+from npmatch.ranks import from_first, is_first, joined, my_share, world
+from npmatch.run_folder import find_split, is_run, refuse_other_data, share_split, start_folder
+from npmatch.saved_model import ModelCard
 from npmatch.training import (
     EMA,
     Checkpoints,
@@ -48,19 +42,11 @@ from npmatch.training import (
     Unsaved,
     Update,
     ViewMaker,
-    write_atomically,
 )
 from npmatch.training.compilation import compile_step, is_compiled, use_fused_kernels
 from npmatch.training.pace import AT_LEAST, steps_within
 from npmatch.types import NPMatchError, Prediction, Task, Views
-from npmatch.version import __version__
 
-STARTED = (
-    "split.json",
-    "data.json",
-    "quarantine.json",
-    "environment.json",
-)  # written, in this order, before config.yaml
 LOOKS = 10  # evaluations and checkpoints along a run of some minutes
 
 
@@ -251,80 +237,6 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a run was started there: config.yaml is the last thing its start writes."""
-    return (folder / "config.yaml").exists()
-
-
-def share_split(dataset: Dataset, split: Split) -> Split:
-    """The first rank's split, where this rank has the data it was made for."""
-    if not is_first() and split.fingerprint != fingerprint(dataset):
-        raise NPMatchError(
-            f"rank {rank()}: images, labels, classes or file names differ from the first rank's; "
-            "give every machine the same data"
-        )
-    return split
-
-
-def find_split(
-    dataset: Dataset, config: Config, folder: Path, display: Display, allow_change: bool = False
-) -> tuple[Split, list[Quarantined] | None]:
-    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one.
-
-    The latter two with the files that a look at all images found unusable; None where nobody had to look.
-    """
-    d, own = config.data, folder / "split.json"
-    if is_run(folder) and not (allow_change and Split.load(own).fingerprint != fingerprint(dataset)):
-        return Split.load(own, dataset), None
-    if config.training.start_from is not None:
-        return continued_split(config, dataset), None
-    quarantine = check_first(config, display)
-    train, test = positions_of(quarantine, dataset)
-    if d.split is not None:
-        split = Split.load(Path(d.split), dataset)
-    else:
-        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
-    return without(split, train, test), quarantine
-
-
-def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, display: Display) -> None:
-    """A run goes on with the data and the split it was started with, unless told otherwise."""
-    path = folder / "data.json"
-    if not is_run(folder) or not path.exists():
-        return
-    try:
-        changed = changes(json.loads(path.read_text(encoding="utf-8")), data)
-    except (ValueError, AttributeError) as error:
-        raise NPMatchError(f"{path}: not what npmatch wrote ({error}); restore or remove it") from error
-    if changed and not allow_change:
-        raise NPMatchError(
-            f"{folder}: was started with other data ({'; '.join(changed)}); bring that back, choose another --out, or "
-            "add --allow-change"
-        )
-    if changed:
-        display.warn(f"{folder}: going on with other data ({'; '.join(changed)})")
-
-
-def start_folder(
-    folder: Path,
-    config: Config,
-    split: Split,
-    data: dict[str, Any],
-    quarantine: list[Quarantined] | None,
-    device: torch.device,
-) -> None:
-    """What a run's folder holds from its first step on; config.yaml last, because it is what makes it a run."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        split.save(folder / "split.json")
-        write_atomically(folder / "data.json", json.dumps(data, indent=2).encode())
-        write_quarantine(folder, quarantine)
-        write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
-        write_config(config, folder / "config.yaml")
-    except OSError as error:
-        raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
-
-
 def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
     """What prediction needs to know beside the weights."""
     channels, side, _ = dataset.train.images.shape
@@ -340,40 +252,3 @@ def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
         std=dataset.std,
         num_labeled=len(split.labeled),
     )
-
-
-def environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Versions, device and seed of a run."""
-    import torchvision
-
-    return {
-        "npmatch": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "ranks": world(),
-        "seed": config.seed,
-        "commit": _commit(),
-    }
-
-
-def written_version(folder: Path) -> str | None:
-    """The version of npmatch that wrote a run's folder, where it says so."""
-    try:
-        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["npmatch"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _commit() -> str | None:
-    """The commit npmatch runs from, where it runs from a checkout."""
-    import subprocess
-
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None

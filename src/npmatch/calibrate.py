@@ -17,7 +17,8 @@ from npmatch.data.subset import SelectedImages
 from npmatch.decide import Calibration, Novelty
 from npmatch.decide.novelty import reference_positions
 from npmatch.labels import open_run_data
-from npmatch.predict import Classifier, describe_store, load, predict_store
+from npmatch.passes import describe_store, predict_store
+from npmatch.predict import Classifier, load
 from npmatch.types import NPMatchError
 
 

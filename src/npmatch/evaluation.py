@@ -13,9 +13,11 @@ from npmatch.data import ImageSet
 from npmatch.data.held_out import evaluation_set, test_set
 from npmatch.decide import Calibration
 from npmatch.labels import open_run_data
-from npmatch.predict import ModelCard, load, predict_together
+from npmatch.passes import predict_together
+from npmatch.predict import load
 from npmatch.ranks import group
 from npmatch.report import RunRecord, gallery_indices, write_report
+from npmatch.saved_model import ModelCard
 from npmatch.training import read_records
 from npmatch.types import NPMatchError, Prediction
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from npmatch.assembly import STARTED, build_trainer, is_run, written_version
+from npmatch.assembly import build_trainer
 from npmatch.calibrate import calibrate
 from npmatch.choices import Choice
 from npmatch.config import (
@@ -24,14 +24,11 @@ from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out
 from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import locked
-from npmatch.predict import (
-    choose_device,
-    load,
-    save_model,
-    write_test_predictions,
-)
+from npmatch.predict import choose_device, load, write_test_predictions
 from npmatch.ranks import from_first, group, is_first, restarted, wait_for_all
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
+from npmatch.run_folder import STARTED, is_run, written_version
+from npmatch.saved_model import save_model
 from npmatch.training import (
     Display,
     read_records,

@@ -12,7 +12,8 @@ from torch import Tensor
 from npmatch.data import ImageStore
 from npmatch.data.subset import SelectedImages
 from npmatch.draws import mix
-from npmatch.predict import Classifier, describe_store, predict_store
+from npmatch.passes import describe_store, predict_store
+from npmatch.predict import Classifier
 from npmatch.types import NoSuchChoiceError, NPMatchError, Prediction
 
 Strategy = Literal["diverse", "uncertainty", "random"]

@@ -22,7 +22,7 @@ import npmatch
 from npmatch.cli import main
 from npmatch.data import decode_image
 from npmatch.decide import Calibration, Novelty
-from npmatch.predict import describe_batch
+from npmatch.passes import describe_batch
 from npmatch.report.formatting import printable
 from npmatch.types import Prediction
 from npmatch.web.app import make_app

@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from npmatch.data import Split
 from npmatch.data.subset import SelectedImages
 from npmatch.draws import mix
-from npmatch.predict import Classifier, describe_store
+from npmatch.passes import describe_store
+from npmatch.predict import Classifier
 from npmatch.types import ImageSet
 
 MOST = 20_000  # labelled images that are compared with; more are drawn from, so that memory stays bounded

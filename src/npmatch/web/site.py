@@ -13,7 +13,8 @@ from torch import Tensor
 from npmatch.config import read_config_file
 from npmatch.data import decode_image
 from npmatch.labels import RunData, open_run_data
-from npmatch.predict import Classifier, describe_batch, load
+from npmatch.passes import describe_batch
+from npmatch.predict import Classifier, load
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import is_crisp, png_data_uri
 from npmatch.training import read_records

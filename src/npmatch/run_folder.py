@@ -1,0 +1,140 @@
+"""What a run's folder holds from its start on, and whether a run may go on there."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npmatch.config import Config, write_config
+from npmatch.continuation import continued_split
+from npmatch.data import Dataset, Split, fingerprint, make_split
+from npmatch.data.findings import Quarantined
+from npmatch.data.identity import changes
+from npmatch.data.split import without
+from npmatch.quarantine import check_first, positions_of, write_quarantine
+from npmatch.ranks import is_first, rank, world
+from npmatch.training import Display, write_atomically
+from npmatch.types import NPMatchError
+from npmatch.version import __version__
+
+STARTED = (
+    "split.json",
+    "data.json",
+    "quarantine.json",
+    "environment.json",
+)  # written, in this order, before config.yaml
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was started there: config.yaml is the last thing its start writes."""
+    return (folder / "config.yaml").exists()
+
+
+def find_split(
+    dataset: Dataset, config: Config, folder: Path, display: Display, allow_change: bool = False
+) -> tuple[Split, list[Quarantined] | None]:
+    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one.
+
+    The latter two with the files that a look at all images found unusable; None where nobody had to look.
+    """
+    d, own = config.data, folder / "split.json"
+    if is_run(folder) and not (allow_change and Split.load(own).fingerprint != fingerprint(dataset)):
+        return Split.load(own, dataset), None
+    if config.training.start_from is not None:
+        return continued_split(config, dataset), None
+    quarantine = check_first(config, display)
+    train, test = positions_of(quarantine, dataset)
+    if d.split is not None:
+        split = Split.load(Path(d.split), dataset)
+    else:
+        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
+    return without(split, train, test), quarantine
+
+
+def share_split(dataset: Dataset, split: Split) -> Split:
+    """The first rank's split, where this rank has the data it was made for."""
+    if not is_first() and split.fingerprint != fingerprint(dataset):
+        raise NPMatchError(
+            f"rank {rank()}: images, labels, classes or file names differ from the first rank's; "
+            "give every machine the same data"
+        )
+    return split
+
+
+def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, display: Display) -> None:
+    """A run goes on with the data and the split it was started with, unless told otherwise."""
+    path = folder / "data.json"
+    if not is_run(folder) or not path.exists():
+        return
+    try:
+        changed = changes(json.loads(path.read_text(encoding="utf-8")), data)
+    except (ValueError, AttributeError) as error:
+        raise NPMatchError(f"{path}: not what npmatch wrote ({error}); restore or remove it") from error
+    if changed and not allow_change:
+        raise NPMatchError(
+            f"{folder}: was started with other data ({'; '.join(changed)}); bring that back, choose another --out, or "
+            "add --allow-change"
+        )
+    if changed:
+        display.warn(f"{folder}: going on with other data ({'; '.join(changed)})")
+
+
+def start_folder(
+    folder: Path,
+    config: Config,
+    split: Split,
+    data: dict[str, Any],
+    quarantine: list[Quarantined] | None,
+    device: torch.device,
+) -> None:
+    """What a run's folder holds from its first step on; config.yaml last, because it is what makes it a run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        split.save(folder / "split.json")
+        write_atomically(folder / "data.json", json.dumps(data, indent=2).encode())
+        write_quarantine(folder, quarantine)
+        write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
+        write_config(config, folder / "config.yaml")
+    except OSError as error:
+        raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
+
+
+def environment(config: Config, device: torch.device) -> dict[str, Any]:
+    """Versions, device and seed of a run."""
+    import torchvision
+
+    return {
+        "npmatch": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "ranks": world(),
+        "seed": config.seed,
+        "commit": _commit(),
+    }
+
+
+def written_version(folder: Path) -> str | None:
+    """The version of npmatch that wrote a run's folder, where it says so."""
+    try:
+        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["npmatch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _commit() -> str | None:
+    """The commit npmatch runs from, where it runs from a checkout."""
+    import subprocess
+
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
