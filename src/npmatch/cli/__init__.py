@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from npmatch.cli import bench, compare, data, export, label, predict, serve, train
+from npmatch.cli import bench, bench_speed, bench_use, compare, data, export, label, predict, serve, train
 from npmatch.cli.shared import fail
 from npmatch.types import NPMatchError
 
@@ -38,6 +38,8 @@ app.command()(compare.compare)
 app.command()(compare.sweep)
 app.command()(compare.recipes)
 app.command()(serve.serve)
+for verb in (*bench_speed.VERBS, *bench_use.VERBS):
+    bench.app.command()(verb)
 app.add_typer(bench.app, name="bench")
 
 
