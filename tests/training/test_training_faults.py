@@ -133,7 +133,7 @@ def test_a_vanished_folder_stops_the_run_and_is_not_made_anew(tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "predictions/test.parquet"])
 def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_run, tmp_path, monkeypatch, name):
-    from npmatch import files, predict
+    from npmatch import files, predict, saved_model
     from npmatch.training import checkpoint
 
     def refuse(path, content):
@@ -142,8 +142,8 @@ def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_
         files.write_atomically(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(predict, "write_atomically", refuse)
-        patch.setattr(checkpoint, "write_atomically", refuse)
+        for module in (predict, saved_model, checkpoint):
+            patch.setattr(module, "write_atomically", refuse)
         with pytest.raises(NPMatchError, match=rf"{name}: Read-only file system.*intact"):
             train_tiny(tmp_path / "run")
     run = train_tiny(tmp_path / "run", resume=True)
