@@ -91,15 +91,18 @@ class NeuralProcessHead(nn.Module):
 
     def infer(self, features: Tensor, noise: Tensor) -> Tensor:
         """Inference mode: logits T n K with both representations from the banks' means."""
+        return self._decode(features, *self._from_banks(noise))
+
+    def _from_banks(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """What z and r add to the decoder's first layer in inference mode, T D and D: it depends on no image."""
+        _, on_z, on_r = self._first_layer()
         z = self.q_z(self.latent_bank.mean()).sample(noise)
-        return self.decode(features, z, self.deterministic_bank.mean())
+        return F.linear(z, on_z), F.linear(self.deterministic_bank.mean(), on_r)
 
     @torch.no_grad()
     def freeze(self) -> None:
         """For prediction alone: what does not depend on the image is computed here, once; training thaws it."""
-        _, on_z, on_r = self._first_layer()
-        z = self.q_z(self.latent_bank.mean()).sample(self.noise)
-        self.frozen_z, self.frozen_r = F.linear(z, on_z), F.linear(self.deterministic_bank.mean(), on_r)
+        self.frozen_z, self.frozen_r = self._from_banks(self.noise)
 
     def train(self, mode: bool = True) -> NeuralProcessHead:
         """Training changes what `freeze` remembers."""

@@ -17,51 +17,35 @@ from npmatch.types import Step
 
 
 class Copy:
-    """Copies of some tensors, in flat storage of one piece for each type."""
+    """Copies of some tensors, in flat storage of one piece for each type; of others, of a batch's rows alone."""
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        """The tensors stay where they are; their values are taken by `take`."""
+    def __init__(self, tensors: Iterable[Tensor], per_image: Iterable[Tensor] = ()) -> None:
+        """The tensors stay where they are; `per_image` have a row for every unlabelled image, N ...."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             by_type.setdefault(tensor.dtype, []).append(tensor.detach())
         self.groups = [(part, torch.cat([t.flatten() for t in part])) for part in by_type.values()]
+        self.per_image = list(per_image)
 
-    def take(self) -> None:
-        """Remembers the values as they are now."""
+    def take(self, index: Tensor) -> None:
+        """Remembers the values as they are now, and of what is per image the rows at `index`, no two alike."""
         for tensors, kept in self.groups:
             torch._foreach_copy_(_views(kept, tensors), tensors)
+        self.index, self.rows = index, [tensor[index] for tensor in self.per_image]
 
     def put_back(self, where: Tensor) -> None:
         """The remembered values, where the 0-d bool holds; a choice and not a product, which NaN would survive."""
         for tensors, kept in self.groups:
             chosen = torch.where(where, kept, torch.cat([t.flatten() for t in tensors]))
             torch._foreach_copy_(tensors, _views(chosen, tensors))
+        for tensor, rows in zip(self.per_image, self.rows, strict=True):
+            tensor[self.index] = torch.where(where, rows, tensor[self.index])
 
     def is_finite(self) -> Tensor:
         """0-d bool: whether all values are now."""
         floats = [tensors for tensors, kept in self.groups if kept.is_floating_point()]
         verdicts = [torch.cat([t.flatten() for t in tensors]).isfinite().all() for tensors in floats]
         return torch.stack(verdicts).all() if verdicts else torch.tensor(True)
-
-
-class RowCopy:
-    """Copies of the batch's rows of tensors N ... that have a row for every unlabelled image."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        """The tensors stay where they are."""
-        self.tensors = list(tensors)
-        self.index: Tensor | None = None
-        self.kept: list[Tensor] = []
-
-    def take(self, index: Tensor) -> None:
-        """Remembers the rows at `index`, no two alike."""
-        self.index, self.kept = index, [tensor[index] for tensor in self.tensors]
-
-    def put_back(self, where: Tensor) -> None:
-        """The remembered rows, where the 0-d bool holds."""
-        assert self.index is not None
-        for tensor, kept in zip(self.tensors, self.kept, strict=True):
-            tensor[self.index] = torch.where(where, kept, tensor[self.index])
 
 
 def split_buffers(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

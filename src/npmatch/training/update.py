@@ -11,7 +11,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.collective import average_
 from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.ema import EMA
-from npmatch.training.guard import BadSteps, Copy, RowCopy, split_buffers
+from npmatch.training.guard import BadSteps, Copy, split_buffers
 from npmatch.types import Step
 
 
@@ -60,19 +60,17 @@ class Update:
         self.algorithm = algorithm
         self.bad = torch.zeros((), dtype=torch.float32, device=device)  # 1 once a step is not finite
         self.bad_steps = BadSteps(config.max_bad_steps, device)
-        self.copy: Copy | None = None  # both made at the first step, when the state is where it stays
-        self.rows: RowCopy | None = None
+        self.copy: Copy | None = None  # made at the first step, when the state is where it stays
         self.in_step = False
 
     def begin(self, index: Tensor) -> None:
         """Before a step on the unlabelled images at `index`: remembers what it may change before it is known good."""
-        if self.copy is None or self.rows is None:
+        if self.copy is None:
             updates_once = type(self.algorithm).train_step is Algorithm.train_step
             weights = [] if updates_once else [*self.named.values(), *self.state_dict().values()]
             buffers, per_image = split_buffers(self.algorithm)
-            self.copy, self.rows = Copy([*buffers, *weights]), RowCopy(per_image)
-        self.copy.take()
-        self.rows.take(index)
+            self.copy = Copy([*buffers, *weights], per_image)
+        self.copy.take(index)
         self.bad.zero_()
         self.in_step = True
 
@@ -80,10 +78,8 @@ class Update:
     def end(self, step: Step) -> Tensor:
         """After a step: takes a bad one back; 0-d bool, whether it was good."""
         assert self.copy is not None
-        assert self.rows is not None
         bad = self.bad > 0
         self.copy.put_back(bad)
-        self.rows.put_back(bad)
         self.bad_steps.add(bad, step, self.gradient_norm)
         self.in_step = False
         return ~bad

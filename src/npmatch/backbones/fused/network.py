@@ -117,7 +117,7 @@ class _Features(torch.autograd.Function):
                 dy = through_norm(block.norm1, d_after + d_carried, entered)
             else:
                 dy = through_norm(block.norm1, d_after, entered, d_carried)
-        stem = _weight_gradient(dy, ctx.image, weights[network.stem], 1)
+        stem = convolution.weight_gradient(ctx.image, dy)  # nobody asks for the gradient of the images
         gradients[network.stem.weight] = stem[:, : network.stem.in_channels]
         wanted = [torch.empty_like(p) for p in network.parameters()]
         torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one go
@@ -154,24 +154,11 @@ def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -
     """Of a convolution's inputs and weights."""
     if _is_small(weight, stride):
         return convolution.convolve(dy, weight, backward=True), convolution.weight_gradient(x, dy)
-    dx, dw, _ = _library_gradients(dy, x, weight, stride, [True, True, False])
-    return dx, dw
-
-
-def _weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    if _is_small(weight, stride):
-        return convolution.weight_gradient(x, dy)
-    return _library_gradients(dy, x, weight, stride, [False, True, False])[1]
-
-
-def _library_gradients(
-    dy: Tensor, x: Tensor, weight: Tensor, stride: int, wanted: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
     padding = weight.shape[2] // 2
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        dy, x, weight, None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1, wanted
+    dx, dw, _ = torch.ops.aten.convolution_backward(
+        dy, x, weight, None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1, [True, True, False]
     )
-    return found
+    return dx, dw
 
 
 def _is_small(weight: Tensor, stride: int) -> bool:
