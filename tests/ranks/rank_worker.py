@@ -25,7 +25,6 @@ CASES = {
         "npmatch",
         {**NP, "algorithm.divergence": "kl", "algorithm.targets": "trusted", "algorithm.weak_norm": "own"},
     ),
-    "npmatch-shared": ("npmatch", {**NP, "algorithm.weak_norm": "shared"}),
     "supervised": ("supervised", {}),
     "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),
     "flexmatch": ("flexmatch", {"algorithm.confidence": 0.18}),

@@ -13,8 +13,8 @@ from npmatch.config import Config
 def step_flops(config: Config, image_shape: tuple[int, int, int]) -> int:
     """Floating-point operations of the backbone in one step of the FixMatch family; a multiply-add counts as two.
 
-    Labelled, weak and strong views pass forwards and backwards; where the weak ones get no gradient (weak_norm other
-    than joint), these pass forwards alone.
+    Labelled, weak and strong views pass forwards and backwards; where the weak ones have a pass of their own
+    (weak_norm=own or running), these pass forwards alone.
     """
     channels, height, width = image_shape
     height, width = (config.augment.size or height, config.augment.size or width)

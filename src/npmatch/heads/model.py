@@ -7,11 +7,10 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from npmatch.backbones.shared_norm import only_first_learn
 from npmatch.collective import everyones, everyones_parts
 from npmatch.types import Prediction
 
-WeakNorm = Literal["joint", "shared", "own", "running"]
+WeakNorm = Literal["joint", "own", "running"]
 
 
 class Head(Protocol):
@@ -53,27 +52,18 @@ class Model(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Features of labelled, weak and strong views; `weak_norm` says which statistics normalise the weak ones.
 
-        joint: all views in one pass, so in one batch-norm batch. shared: the same without gradient through the weak
-        ones. own: the weak views in a pass of their own, without gradient. running: the same with the running
-        statistics, as in evaluation.
+        joint: all views in one pass, so in one batch-norm batch. own: the weak views in a pass of their own,
+        without gradient. running: the same with the running statistics, as in evaluation.
         """
         if weak_norm == "joint":
             f_x, f_weak, f_strong = self.features_together(x, weak, strong)
             return f_x, f_weak, f_strong
-        if weak_norm == "shared":
-            # A compiler does not see who learns. Said here and not by a decorator, which would import the compiler.
-            return torch.compiler.disable(self._features_beside)(x, weak, strong)  # type: ignore[no-untyped-call, no-any-return]
         with torch.no_grad():
             self.backbone.train(self.training and weak_norm == "own")
             f_weak = self.features(weak)
             self.backbone.train(self.training)
         f_x, f_strong = self.features_together(x, strong)
         return f_x, f_weak, f_strong
-
-    def _features_beside(self, x: Tensor, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        with only_first_learn(len(x) + len(strong)):
-            f_x, f_strong, f_weak = self.features_together(x, strong, weak)
-        return f_x, f_weak.detach(), f_strong
 
     def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
         """N C H W → what the model says, and the features N F it says it from."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from npmatch.backbones.shared_norm import learning_rows
 from npmatch.collective import average_, gather, total
 from npmatch.ranks import joined, world
 from npmatch.types import NPMatchError
@@ -71,7 +70,6 @@ class _Normalise(torch.autograd.Function):
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
         scale = (var + eps).rsqrt()
-        ctx.rows = learning_rows(len(x))
         ctx.save_for_backward(x, weight, mean, scale)
         y = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale if weight is None else scale * weight, x)
         if bias is not None:
@@ -81,8 +79,8 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        whole, weight, mean, scale = ctx.saved_tensors
-        x, dy = whole[: ctx.rows], _wide(gradients[0][: ctx.rows])
+        x, weight, mean, scale = ctx.saved_tensors
+        dy = _wide(gradients[0])
         normal = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
         d_bias, d_weight = (
             dy.sum(_others(x)),
@@ -93,8 +91,7 @@ class _Normalise(torch.autograd.Function):
         mean_dy, mean_dy_normal = (total(torch.stack([d_bias, d_weight])) / count).unbind(0)
         through = dy - _per_channel(mean_dy, x) - normal * _per_channel(mean_dy_normal, x)
         dx = through * _per_channel(scale if weight is None else scale * weight, x)
-        dx = torch.cat([dx.to(x.dtype), torch.zeros_like(whole[ctx.rows :])])
-        return dx, None if weight is None else d_weight, None if weight is None else d_bias, None
+        return dx.to(x.dtype), None if weight is None else d_weight, None if weight is None else d_bias, None
 
 
 def _others(x: Tensor) -> list[int]:

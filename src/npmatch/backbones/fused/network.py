@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from npmatch.backbones.fused import convolution, normalisation
-from npmatch.backbones.fused.normalisation import Parts
-from npmatch.backbones.shared_norm import learning_rows
 
 if TYPE_CHECKING:
     from npmatch.backbones.wide_resnet import Block, WideResNet
@@ -28,8 +26,7 @@ def features(network: WideResNet, x: Tensor, dtype: torch.dtype = torch.bfloat16
     counters = [norm.num_batches_tracked for norm in _norms(network) if norm.track_running_stats]
     if counters:  # none where statistics are frozen
         torch._foreach_add_(cast("list[Tensor]", counters), 1)
-    learning = learning_rows(len(x))
-    f: Tensor = _Features.apply(x, learning, network, dtype, torch.is_grad_enabled(), *network.parameters())
+    f: Tensor = _Features.apply(x, network, dtype, torch.is_grad_enabled(), *network.parameters())
     return f
 
 
@@ -49,7 +46,7 @@ def _norms(network: nn.Module) -> list[nn.BatchNorm2d]:
 
 @dataclass
 class _Normed:
-    """The learning rows before and after norm and activation, and the statistics between."""
+    """A tensor before and after norm and activation, and the statistics between."""
 
     before: Tensor
     statistics: Tensor
@@ -68,35 +65,32 @@ class _Passed:
 class _Features(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, learning: int, network: WideResNet, dtype: torch.dtype, keep: bool, *parameters: Tensor
+        ctx: Any, x: Tensor, network: WideResNet, dtype: torch.dtype, keep: bool, *parameters: Tensor
     ) -> Tensor:
         weights = _cast(network, dtype)
         image = _with_four_channels(x).to(dtype, memory_format=torch.channels_last)
-        # In parts: the rows that learn, and those beside them, which nobody keeps.
-        images = [part for part in (image[:learning], image[learning:]) if len(part)]
-        y, partial = normalisation.sums(_convolve(images, weights[network.stem], 1))
+        y, partial = normalisation.sums(_convolve(image, weights[network.stem], 1))
         blocks = []
         for block in cast("list[Block]", network.blocks):
-            after, entered = _normed(y, partial, block.norm1)
-            carried = after if block.activate_input else y
+            entered = _normed(y, partial, block.norm1)
+            carried = entered.after if block.activate_input else entered.before
             if block.shortcut is not None:
                 carried = _convolve(carried, weights[block.shortcut], block.stride)
-            hidden = _convolve(after, weights[block.conv1], block.stride)
-            after, inner = _normed(*normalisation.sums(hidden), block.norm2)
-            y, partial = normalisation.sums(_convolve(after, weights[block.conv2], 1), carried)
+            hidden = _convolve(entered.after, weights[block.conv1], block.stride)
+            inner = _normed(*normalisation.sums(hidden), block.norm2)
+            y, partial = normalisation.sums(_convolve(inner.after, weights[block.conv2], 1), carried)
             if keep:
                 blocks.append(_Passed(block, entered, inner))
-        after, last = _normed(y, partial, network.norm)
+        last = _normed(y, partial, network.norm)
         if keep:
-            ctx.network, ctx.weights, ctx.image, ctx.blocks, ctx.last = network, weights, images[0], blocks, last
-        return torch.cat([part.mean((2, 3), dtype=torch.float32) for part in after])
+            ctx.network, ctx.weights, ctx.image, ctx.blocks, ctx.last = network, weights, image, blocks, last
+        return last.after.mean((2, 3), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, d_features: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         network, weights, last = ctx.network, ctx.weights, ctx.last
-        learning, _, height, width = last.after.shape
-        d_pooled = d_features[:learning] / (height * width)
-        d_last = torch.empty_like(last.after).copy_(d_pooled[:, :, None, None])
+        height, width = last.after.shape[2:]
+        d_last = torch.empty_like(last.after).copy_((d_features / (height * width))[:, :, None, None])
         gradients: dict[Tensor, Tensor] = {}
 
         def through_norm(norm: nn.BatchNorm2d, dy: Tensor, normed: _Normed, carried: Tensor | None = None) -> Tensor:
@@ -127,14 +121,12 @@ class _Features(torch.autograd.Function):
         gradients[network.stem.weight] = stem[:, : network.stem.in_channels]
         wanted = [torch.empty_like(p) for p in network.parameters()]
         torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one go
-        return (None, None, None, None, None, *wanted)
+        return (None, None, None, None, *wanted)
 
 
-def _normed(parts: Parts, partial: Tensor, norm: nn.BatchNorm2d) -> tuple[Parts, _Normed]:
-    """The parts after norm and activation, and what the backward pass needs of them."""
-    statistics = normalisation.take_statistics(parts, partial, norm)
-    after = [normalisation.activate(part, statistics) for part in parts]
-    return after, _Normed(parts[0], statistics, after[0])
+def _normed(y: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> _Normed:
+    statistics = normalisation.take_statistics(y, partial, norm)
+    return _Normed(y, statistics, normalisation.activate(y, statistics))
 
 
 def _cast(network: WideResNet, dtype: torch.dtype) -> dict[nn.Conv2d, Tensor]:
@@ -152,10 +144,10 @@ def _with_four_channels(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, 0, 0, 4 - x.shape[1]))
 
 
-def _convolve(parts: Parts, weight: Tensor, stride: int) -> Parts:
+def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     if _is_small(weight, stride):
-        return [convolution.convolve(x, weight) for x in parts]
-    return [F.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2) for x in parts]
+        return convolution.convolve(x, weight)
+    return F.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2)
 
 
 def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,7 @@
 """Batch norm followed by LeakyReLU on CUDA: Triton kernels that touch each tensor as rarely as the mathematics allows.
 
 Tensors are P rows (pixels of all images) of C channels. Per-channel sums are made in two stages, a partial sum per
-program and then their total, so that equal inputs give equal bits. A batch may come in parts, which are normalised by
-the statistics of them all.
+program and then their total, so that equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
-
-Parts = list[Tensor]
 
 PROGRAMS = 256  # of a sum over rows: their partial sums are one tile
 ELEMENTS = 4096  # of a program's tile
@@ -179,23 +176,30 @@ def _input_gradient(
     tl.store(dx + place, result.to(dx.dtype.element_ty), mask=mask)
 
 
-def sums(parts: Parts, others: Parts | None = None) -> tuple[Parts, Tensor]:
-    """The parts (plus `others`), and the partial sums of all their rows and of their squares, programs 2 C."""
-    channels = parts[0].shape[1]
-    partial = torch.empty((len(parts), PROGRAMS, 2, channels), dtype=torch.float32, device=parts[0].device)
-    totals = parts if others is None else [torch.empty_like(x) for x in parts]
-    for x, other, total, own in zip(parts, others or parts, totals, partial, strict=True):
-        rows, _, tile, columns = _tiling(x)
-        _sums[(PROGRAMS, triton.cdiv(channels, columns))](
-            x, other, total, own, rows, channels, triton.cdiv(rows, tile * PROGRAMS), others is not None, tile, columns
-        )
-    return totals, partial.flatten(0, 1)
+def sums(x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """x (or x + other), and the partial sums of it and of its squares, programs 2 C."""
+    rows, channels, tile, columns = _tiling(x)
+    partial = torch.empty((PROGRAMS, 2, channels), dtype=torch.float32, device=x.device)
+    total = x if other is None else torch.empty_like(x)
+    _sums[(PROGRAMS, triton.cdiv(channels, columns))](
+        x,
+        x if other is None else other,
+        total,
+        partial,
+        rows,
+        channels,
+        triton.cdiv(rows, tile * PROGRAMS),
+        other is not None,
+        tile,
+        columns,
+    )
+    return total, partial
 
 
-def take_statistics(parts: Parts, partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+def take_statistics(x: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """mean, rstd, scale, shift of a batch, 4 C; the norm's running statistics move."""
-    programs, _, channels = partial.shape
-    out = torch.empty((4, channels), dtype=torch.float32, device=partial.device)
+    rows, channels, _, _ = _tiling(x)
+    out = torch.empty((4, channels), dtype=torch.float32, device=x.device)
     _statistics[(triton.cdiv(channels, 16),)](
         partial,
         norm.weight,
@@ -203,11 +207,11 @@ def take_statistics(parts: Parts, partial: Tensor, norm: nn.BatchNorm2d) -> Tens
         norm.running_mean,
         norm.running_var,
         out,
-        sum(x.numel() for x in parts) // channels,
+        rows,
         channels,
         norm.eps,
         norm.momentum if norm.track_running_stats else 0.0,
-        programs,
+        PROGRAMS,
         16,
     )
     return out
