@@ -8,6 +8,7 @@ from torch import nn
 
 from npmatch.backbones import make_backbone
 from npmatch.bench.floor import step_flops
+from npmatch.bench.practice import practice_dataset, practise, torch_defaults
 from npmatch.bench.step import bench_step, step_variants
 from npmatch.bench.timing import interleaved
 from npmatch.cli import main
@@ -41,15 +42,31 @@ def test_the_floor_is_three_passes_of_learnt_views_and_one_of_others(weak_norm):
 
 
 def test_variants_compute_the_same_and_differ_in_how():
-    ours, fixmatch, bf16, fp32 = step_variants("cifar10-250", ["algorithm.samples=7"], on_cuda=True)
+    ours, fixmatch, bf16, tf32, fp32 = step_variants("cifar10-250", ["algorithm.samples=7"], on_cuda=True)
     assert fixmatch.config.name == "fixmatch"
     assert not hasattr(fixmatch.config.algorithm, "samples")
-    assert all(variant.config.algorithm == ours.config.algorithm for variant in (bf16, fp32))
+    assert all(variant.config.algorithm == ours.config.algorithm for variant in (bf16, tf32, fp32))
+    assert (tf32.config, tf32.tf32, fp32.tf32) == (fp32.config, True, False)
     assert ours.config.algorithm.samples == 7
     assert (fp32.config.training.precision, bf16.config.training.precision) == ("float32", "bfloat16")
     assert ours.config.training.graph is None
     for plain in (fp32.config.training, bf16.config.training):
         assert plain.graph is plain.compile is plain.fused is False
+
+
+def test_fewer_images_than_the_real_set_has_are_labelled_by_half():
+    config = resolve_config("digits-40", overrides=["data.labels=5000", *QUICK])
+    practice = practise(config, practice_dataset(config), torch.device("cpu"))
+    assert practice.trainer.stream.labels.bincount().tolist() == 10 * [71]
+
+
+def test_plain_steps_use_cudnn_and_leave_settings_as_they_were():
+    before = [getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "allow_tf32")]
+    for tf32 in (True, False):
+        with torch_defaults(tf32):
+            assert torch.backends.cudnn.enabled
+            assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (False, tf32)
+    assert [getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "allow_tf32")] == before
 
 
 def test_words_nobody_knows_are_refused():

@@ -83,8 +83,8 @@ def test_one_rank_on_nccl_trains_as_one_process_does(tmp_path, graph):
     alone = [sys.executable, "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "alone")]
     subprocess.run(alone, check=True, capture_output=True)
     losses = [[r["loss"] for r in read_records(tmp_path / n) if r["kind"] == "train"] for n in ("nccl", "alone")]
+    assert len(losses[0]) == len(losses[1])
     assert losses[0][:4] == pytest.approx(losses[1][:4], rel=1e-3)
-    assert losses[0][-1] < losses[0][0]
 
 
 @pytest.mark.slow

@@ -30,9 +30,9 @@ def losses(name: str, compiled: bool) -> dict[str, torch.Tensor]:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["npmatch", "fixmatch"])
 def test_compiled_and_eager_steps_agree(name):
-    # The same draws and the same arithmetic but for the order of sums: 1 % over twenty steps in float32 (TF32 in
+    # The same draws and the same arithmetic but for the order of sums: 3 % over twenty steps in float32 (TF32 in
     # convolutions). The whole loss may also move by an image or two of 64 that crosses a threshold.
     eager, compiled = losses(name, False), losses(name, True)
-    torch.testing.assert_close(compiled["loss_labeled"], eager["loss_labeled"], rtol=0.01, atol=0.005)
+    torch.testing.assert_close(compiled["loss_labeled"], eager["loss_labeled"], rtol=0.03, atol=0.01)
     torch.testing.assert_close(compiled["loss"], eager["loss"], rtol=0.05, atol=0.05)
     assert eager["loss_labeled"].std() > 0.01, "twenty equal losses would agree whatever was compiled"

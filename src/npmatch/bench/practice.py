@@ -66,10 +66,11 @@ class Practice:
 
     trainer: Trainer
     batches: Iterator[RawBatch]
+    tf32: bool = True  # in convolutions, where nothing is captured
 
     def __call__(self) -> None:
         """The next batch, and a step on it; where nothing is captured, with torch's settings as they are by default."""
-        with nullcontext() if self.trainer.captures else torch_defaults():
+        with nullcontext() if self.trainer.captures else torch_defaults(self.tf32):
             self.trainer.take_step(next(self.batches))
 
     @property
@@ -80,20 +81,26 @@ class Practice:
 
 
 @contextmanager
-def torch_defaults() -> Iterator[None]:
-    """A step made fast changes settings of the whole process; one that stands for plain PyTorch must not gain by it."""
+def torch_defaults(tf32: bool = True) -> Iterator[None]:
+    """A step made fast changes settings of the whole process; one that stands for plain PyTorch must not gain by it.
+
+    By default PyTorch rounds the inputs of float32 convolutions to TF32; `tf32` false takes that away.
+    """
     matmul = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.backends.cudnn.flags(benchmark=False, allow_tf32=True):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=tf32):
             yield
     finally:
         torch.set_float32_matmul_precision(matmul)
 
 
-def practise(config: Config, dataset: Dataset, device: torch.device) -> Practice:
+def practise(config: Config, dataset: Dataset, device: torch.device, tf32: bool = True) -> Practice:
     """A run without files on `dataset`."""
-    split = make_split(dataset, config.data.labels, config.seed)
+    # Fewer images than the real set has: half of each class may be labelled at most.
+    classes = len(dataset.class_names)
+    most = len(dataset.train.images) // (2 * classes) * classes
+    split = make_split(dataset, min(config.data.labels or most, most), config.seed)
     trainer, _ = assemble(config, dataset, split, device, Display("", 0, quiet=True))
     trainer.algorithm.train()
-    return Practice(trainer, trainer.stream.batches(0, config.training.iterations))
+    return Practice(trainer, trainer.stream.batches(0, config.training.iterations), tf32)

@@ -45,6 +45,7 @@ class Variant:
 
     name: str
     config: Config
+    tf32: bool = True  # in convolutions, where the step is eager
 
 
 def bench_step(
@@ -61,7 +62,7 @@ def bench_step(
     variants = step_variants(recipe, list(overrides), on_cuda)
     config = variants[0].config
     dataset = practice_dataset(config)
-    builds = {variant.name: partial(practise, variant.config, dataset, chosen) for variant in variants}
+    builds = {v.name: partial(practise, v.config, dataset, chosen, v.tf32) for v in variants}
     seconds, rows, runs = time_steps(builds, chosen, rounds)
     flops = step_flops(config, dataset.train.images.shape)
     if on_cuda:
@@ -102,22 +103,20 @@ def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]
     """Ours first, then FixMatch the same way, then the plain ways."""
     given = parse_overrides(words)
     name = resolve_config(recipe, overrides=given).name  # every word is one that this algorithm knows
-    ways: list[tuple[str, str, dict[str, Any]]] = [(name, name, {})]
+
+    def variant(label: str, algorithm: str, settings: dict[str, Any], tf32: bool = True) -> Variant:
+        endless = {**settings, "training.iterations": 2**20}
+        return Variant(label, practice_config(recipe, algorithm, given, endless), tf32)
+
+    variants = [variant(name, name, {})]
     if name != "fixmatch":
-        ways.append(("fixmatch", "fixmatch", {}))
-    ways.append((f"{name}, eager bfloat16", name, {**EAGER, "training.precision": "bfloat16"}))
+        variants.append(variant("fixmatch", "fixmatch", {}))
+    variants.append(variant(f"{name}, eager bfloat16", name, {**EAGER, "training.precision": "bfloat16"}))
     if on_cuda:
-        ways.append(
-            (
-                f"{name}, eager float32",
-                name,
-                {**EAGER, "training.precision": "float32", "training.channels_last": False},
-            )
-        )
-    return [
-        Variant(label, practice_config(recipe, algorithm, given, {**settings, "training.iterations": 2**20}))
-        for label, algorithm, settings in ways
-    ]
+        plain = {**EAGER, "training.precision": "float32", "training.channels_last": False}
+        variants.append(variant(f"{name}, eager float32, convolutions in TF32", name, plain))
+        variants.append(variant(f"{name}, eager float32", name, plain, tf32=False))
+    return variants
 
 
 def time_steps(
@@ -184,7 +183,7 @@ def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:
         return [f"{counted}."]
     return [
         f"{counted}, {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor.",
-        "Eager variants run with torch's settings as they are by default (convolutions in TF32); bfloat16 is "
-        "channels-last, float32 is not.",
+        "Eager variants run with torch's settings as they are by default, which let float32 convolutions round to "
+        "TF32; the last one does not. bfloat16 is channels-last, float32 is not.",
         "Peak memory is what tensors took at most, the resident images included; reserved is what the process held.",
     ]

@@ -37,8 +37,9 @@ class RawBatch(NamedTuple):
     index: Tensor  # type: ignore[assignment]  # U, int64: positions in the unlabelled set, no two alike
 
     def to(self, device: torch.device) -> RawBatch:
-        """The same batch on `device`; from pinned memory the copy does not wait."""
-        return RawBatch(*(part.to(device, non_blocking=True) for part in self))
+        """The same batch on `device`; from pinned memory to a GPU the copy does not wait."""
+        ahead = device.type == "cuda"  # the other way, the host would read what has not arrived yet
+        return RawBatch(*(part.to(device, non_blocking=ahead) for part in self))
 
 
 class Stream(Protocol):
