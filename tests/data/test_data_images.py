@@ -215,7 +215,7 @@ def test_a_broken_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
         decode_image(tmp_path / name, 8, 3)
     message = str(caught.value)
     assert message.startswith(str(tmp_path / name) + ": ")
-    assert message.count(name) == 1 or "cannot identify" in message
+    assert message.count(name) == 1
     assert ";" in message  # what is wrong; what to do
     assert "\n" not in message
 

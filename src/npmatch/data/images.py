@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from npmatch.types import ImageStore, NPMatchError
@@ -91,7 +91,9 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
     except FileNotFoundError as error:
         raise NPMatchError(f"{name}: no such file; restore it or take it out of the data") from error
     except Exception as error:  # decoders of broken files fail in many ways: OSError, SyntaxError, struct.error
-        reason = " ".join(str(error).split()) or type(error).__name__
+        # Pillow's own words name the file again, or where an upload lies in memory.
+        unknown = "of no known format" if isinstance(error, UnidentifiedImageError) else ""
+        reason = unknown or " ".join(str(error).split()) or type(error).__name__
         raise NPMatchError(
             f"{name}: not a readable image ({reason}); remove the file, or save it again as PNG or JPEG"
         ) from error
