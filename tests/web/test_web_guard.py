@@ -135,6 +135,9 @@ def test_where_there_is_a_token_nothing_is_told_without_it(site):
     for path in ("/", "/static/main.js", "/api/run", "/api/images/0", "/api/labels.csv", "/nothing"):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"authorization": f"Bearer {TOKEN[:-1]}"}).status_code == 401
+    told = client.get("/", headers={"accept": "text/html,*/*"})
+    assert (told.status_code, told.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "<p>This page needs its token." in told.text
     assert client.post("/api/undo").status_code == 401
     assert client.get("/", params={"token": TOKEN + "x"}).status_code == 401
     assert client.get("/", params={"token": "ü" * 20}).status_code == 401
@@ -234,6 +237,7 @@ def test_what_is_no_picture_is_one_line(reader, content, message):
     assert answer.status_code == 422
     assert message in answer.json()["error"]
     assert "Traceback" not in answer.text
+    assert " at 0x" not in answer.text
 
 
 @pytest.mark.parametrize(

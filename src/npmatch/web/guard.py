@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Nothing but the page's own files runs or styles it; data: and blob: are pictures the user has dropped.
@@ -116,9 +116,9 @@ class Guard:
     def refusal(self, request: Request) -> Response | None:
         """Why this request is not answered, or nothing where it is."""
         if not self.access.knows_host(request.headers.get("host")):
-            return refuse(400, "This page does not go by that name. Open the address that npmatch serve printed.")
+            return turn_away(request, 400, "This page does not go by that name.")
         if not self.access.lets_in(self._token(request)):
-            return refuse(401, "This page needs its token. Open the address that npmatch serve printed.")
+            return turn_away(request, 401, "This page needs its token.")
         if request.method not in SAFE_METHODS and not is_own_page(request):
             return refuse(403, "Another site may not write here.")
         return None
@@ -144,6 +144,14 @@ def is_own_page(request: Request) -> bool:
     if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
         return False
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+
+
+def turn_away(request: Request, status: int, why: str) -> Response:
+    """A refusal that a person at a browser can read, and a script too."""
+    message = f"{why} Open the address that npmatch serve printed."
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(f'<!DOCTYPE html><html lang="en"><title>npmatch</title><p>{message}</p></html>', status)
+    return refuse(status, message)
 
 
 def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
