@@ -44,9 +44,12 @@ def duration(seconds: object) -> str:
 
 
 def printable(name: object) -> str:
-    """A name on one line, without control characters or broken bytes, which no page and no font can show."""
-    one_line = re.sub(r"[\t\r\n]+", " ", str(name))
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", one_line)
+    """A name on one line, without control characters or broken bytes, which no page and no font can show.
+
+    Characters that turn the direction of what follows are among them: with one, `gpj.exe` reads as `exe.jpg`.
+    """
+    one_line = re.sub(r"[\t\r\n\u2028\u2029]+", " ", str(name))
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", "\ufffd", one_line)
 
 
 def shortened(name: str, length: int = 18) -> str:

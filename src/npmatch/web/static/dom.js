@@ -25,6 +25,9 @@ export function say(message, isProblem = false) {
   fading = setTimeout(() => line.classList.remove("shown"), isProblem ? 8000 : 3500);
 }
 
+// A name within a sentence, which it must not turn around where it is written from right to left.
+export const isolated = (name) => `\u2068${name}\u2069`;
+
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 export const count = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
 export const crispBelow = 97; // pixels: smaller pictures are enlarged as squares rather than as a blur

@@ -73,7 +73,7 @@ function matches() {
 function showMatches() {
   const found = matches();
   const buttons = found.slice(0, mostShown).map((k) =>
-    make("button", { type: "button", "data-label": k, on: { click: () => choose(k) } },
+    make("button", { type: "button", "data-label": k, title: classes[k], on: { click: () => choose(k) } },
       keys[k] ? make("kbd", { text: keys[k] }) : "",
       make("span", { text: classes[k] })));
   const more = found.length - buttons.length;

@@ -1,7 +1,7 @@
 // One image: dropped, chosen or pasted; then what the model says of it.
 
 import { ask } from "./api.js";
-import { crispBelow, find, make, percent, picture, say } from "./dom.js";
+import { crispBelow, find, isolated, make, percent, picture, say } from "./dom.js";
 
 let preview; // the address of the picture shown, to be released when the next one comes
 let latest = 0; // only the answer to the latest question is shown
@@ -115,13 +115,13 @@ function show(run, answer) {
   find("#near ul").replaceChildren(...near.map(({ image, label, likeness }) =>
     make("li", {},
       picture(image, `labelled ${name(label)}`),
-      make("b", { class: label === first.label ? "agrees" : "", text: name(label) }),
+      make("b", { class: label === first.label ? "agrees" : "", text: name(label), title: name(label) }),
       make("span", { class: "small muted", text: likeness.toFixed(3) }))));
 }
 
 function sentence({ classes, sureness }, name) {
   const [first, second] = classes;
-  const odds = `${percent(first.probability)} for ${name}`;
+  const odds = `${percent(first.probability)} for ${isolated(name)}`;
   if (sureness === "very sure") return `The model is very sure: ${odds}.`;
   if (sureness === "fairly sure") return `The model is fairly sure: ${odds}, though not beyond doubt.`;
   const next = `then ${percent(second.probability)} for the next`; // two classes are the least there are
