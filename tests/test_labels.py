@@ -1,9 +1,7 @@
-"""The label book: every change on the disk, undo, errors before anything is written, other writers respected."""
+"""The label book: every change on the disk, errors before anything is written, other writers respected."""
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from npmatch.data.given import GivenLabel, given_as_csv
 from npmatch.labels import LabelBook, open_run_data
@@ -29,50 +27,13 @@ def test_a_label_is_on_the_disk_when_the_call_returns(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
 
 
-def test_undo_takes_back_change_after_change(tmp_path):
-    book = LabelBook(tmp_path, CLASSES)
-    book.set("a.png", "cat")
-    book.set("a.png", "dog")
-    book.merge([GivenLabel("line 2", "b.png", "cat"), GivenLabel("line 3", "a.png", "cat")])
-    book.remove("a.png")
-    states = [
-        {"b.png": "cat", "a.png": "cat"},
-        {"a.png": "dog"},
-        {"a.png": "cat"},
-        {},
-    ]
-    for state in states:
-        assert book.undo()
-        assert book.labels == on_disk(tmp_path) == state
-    assert book.undo() == []
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*CLASSES, None, "undo"])), max_size=12))
-def test_any_series_of_changes_and_undos_ends_where_a_list_of_states_does(tmp_path_factory, changes):
-    folder = tmp_path_factory.mktemp("book")
-    book, states = LabelBook(folder, CLASSES), [{}]
-    for name, what in changes:
-        if what == "undo":
-            assert bool(book.undo()) == (len(states) > 1)
-            states = states[:-1] or [{}]
-        elif what is not None:
-            book.set(name, what)
-            states.append(states[-1] | {name: what})
-        elif name in states[-1]:
-            book.remove(name)
-            states.append({key: label for key, label in states[-1].items() if key != name})
-        assert book.labels == states[-1]
-    assert on_disk(folder) == states[-1]
-
-
 def test_what_another_process_wrote_meanwhile_is_kept(tmp_path):
     page, command = LabelBook(tmp_path, CLASSES), LabelBook(tmp_path, CLASSES)
     page.set("a.png", "cat")
     command.set("b.png", "dog")
     page.set("c.png", "cat")
     assert page.labels == command.labels == {"a.png": "cat", "b.png": "dog", "c.png": "cat"}
-    page.undo()
+    page.remove("c.png")
     assert on_disk(tmp_path) == {"a.png": "cat", "b.png": "dog"}
 
 

@@ -43,7 +43,6 @@ class LabelBook:
         self.known_images = known_images
         self._labels: dict[str, str] = {}
         self._seen: tuple[int, int, int] | None = None  # the file as it was when last read or written
-        self._undo: list[dict[str, str | None]] = []  # for each change, what was there before
         self._lock = threading.RLock()
         self._refresh()
 
@@ -71,16 +70,6 @@ class LabelBook:
             raise NPMatchError(f"image '{name}': has no label in {self.path}")
         self._change({name: None})
 
-    def undo(self) -> list[str]:
-        """Takes the last change of this book back; the images it had changed, none where there was no change."""
-        with self._lock:
-            if not self._undo:
-                return []
-            before = self._undo.pop()
-            self._change(before)
-            self._undo.pop()  # taking back is no change to take back
-            return list(before)
-
     def check(self, row: GivenLabel) -> None:
         """One line on what is wrong with a label, if anything is."""
         class_number(row.label, self.class_names, row.where)
@@ -96,7 +85,6 @@ class LabelBook:
     def _change(self, labels: Mapping[str, str | None]) -> None:
         with self._lock:
             self._refresh()
-            self._undo.append({name: self._labels.get(name) for name in labels})
             for name, label in labels.items():
                 if label is None:
                     self._labels.pop(name, None)

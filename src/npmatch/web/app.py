@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, StrictInt
+from pydantic import BaseModel, StrictInt, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
@@ -22,7 +22,7 @@ from npmatch.report.style import PALETTE
 from npmatch.types import NPMatchError
 from npmatch.web.figures import FIGURE_POLICY, FIGURES
 from npmatch.web.guard import Access, Guard, refuse
-from npmatch.web.labelling import View
+from npmatch.web.labelling import WHATEVER, View
 from npmatch.web.site import MAX_PIXELS, Site
 from npmatch.web.worker import BusyError, Worker
 
@@ -36,6 +36,9 @@ LARGEST_PAGE = 200
 RETRY_SECONDS = 1
 HANG_UP = {"connection": "close"}  # a client that goes on sending would be listened to for ever
 
+Name = Annotated[str, StringConstraints(max_length=64)]  # of a browser: chosen by itself, and kept
+Note = TypeVar("Note", bound=BaseModel)
+
 
 class Mark(BaseModel):
     """What a person says of an image: a class, nothing any more, or that they pass."""
@@ -43,6 +46,14 @@ class Mark(BaseModel):
     image: StrictInt
     label: StrictInt | None = None
     skip: bool = False
+    seen: StrictInt | None = WHATEVER  # the label it had when they said so
+    who: Name = ""
+
+
+class Undo(BaseModel):
+    """Whose last step is taken back."""
+
+    who: Name = ""
 
 
 def make_app(site: Site, access: Access, predictions_at_once: int = PREDICTIONS_AT_ONCE) -> ASGIApp:
@@ -166,15 +177,15 @@ def add_labelling(app: FastAPI, site: Site, pictures: Worker) -> None:
     @app.post("/api/labels")
     async def mark(request: Request) -> dict[str, Any]:
         with pictures.place():
-            said = parse_mark(await read_body(request, MAX_NOTE))
-            changed = await pictures.run(site.labelling.mark, said.image, said.label, said.skip)
-        return {"changed": changed, "counts": site.labelling.counts()}
+            said = parse(Mark, await read_body(request, MAX_NOTE))
+            words = said.image, said.label, said.skip, said.who, said.seen
+            return await pictures.run(site.labelling.mark, *words)
 
     @app.post("/api/undo")
-    async def undo() -> dict[str, Any]:
+    async def undo(request: Request) -> dict[str, Any]:
         with pictures.place():
-            changed = await pictures.run(site.labelling.undo)
-        return {"changed": changed, "counts": site.labelling.counts()}
+            asked = parse(Undo, await read_body(request, MAX_NOTE) or b"{}")
+            return await pictures.run(site.labelling.undo, asked.who)
 
     @app.get("/api/labels.csv")
     async def export() -> Response:
@@ -183,12 +194,10 @@ def add_labelling(app: FastAPI, site: Site, pictures: Worker) -> None:
         return Response(table, media_type="text/csv; charset=utf-8", headers=named)
 
 
-def parse_mark(content: bytes) -> Mark:
-    """A label as the page sends it."""
-    from pydantic import ValidationError
-
+def parse(note: type[Note], content: bytes) -> Note:
+    """What the page sends, checked."""
     try:
-        return Mark.model_validate_json(content)
+        return note.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise HTTPException(422, f"{'.'.join(map(str, first['loc'])) or 'request'}: {first['msg']}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +13,12 @@ from npmatch.data.given import image_name, positions_by_name
 from npmatch.labels import RunData
 from npmatch.report.formatting import printable
 from npmatch.types import NPMatchError, Prediction
-from npmatch.web.desk import Desk
+from npmatch.web.desk import Desk, Said
 from npmatch.web.pool import Mask, Pool
 from npmatch.web.sureness import uncertainty
 
 View = Literal["todo", "labelled", "skipped", "all"]
+WHATEVER = -1  # a label that whoever changes it did not look at
 
 
 class Labelling:
@@ -29,6 +31,7 @@ class Labelling:
         self.pool = Pool(run.unlabeled().positions)
         self.desk = Desk(run.book())
         self._positions = positions_by_name(self.train)
+        self._lock = Lock()  # two people may label at once
 
     def rank(self, predict: Callable[[Tensor], Prediction], stopped: Callable[[], bool]) -> None:
         """Orders the images by uncertainty, until it is done or stopped."""
@@ -47,35 +50,47 @@ class Labelling:
             "matching": int((keep & self.pool.is_ranked).sum()),
         }
 
-    def mark(self, position: int, label: int | None, skip: bool) -> list[dict[str, Any]]:
-        """Labels an image, skips it, or takes its label away; the images that changed."""
+    def mark(
+        self, position: int, label: int | None, skip: bool, who: str = "", seen: int | None = WHATEVER
+    ) -> dict[str, Any]:
+        """Labels an image, skips it, or takes its label away; the image as it is now, and whether that was `taken`.
+
+        It is not where the label is not the one that was `seen`: somebody else has given it meanwhile.
+        """
         if position not in self.pool.row_of:
             raise NPMatchError(f"image {position}: no unlabelled image of this run")
-        name = image_name(self.train, position)
-        if skip:
-            self.desk.skip(name)
-        elif label is None:
-            self.desk.clear(name)
-        elif label not in range(len(self.class_names)):
+        if label is not None and label not in range(len(self.class_names)):
             raise NPMatchError(f"class {label}: this run has the classes 0 to {len(self.class_names) - 1}")
-        else:
-            self.desk.label(name, self.class_names[label])
-        return [self._image(position)]
+        name = image_name(self.train, position)
+        with self._lock:
+            now = self.desk.said(name).label
+            wanted = now if skip else self._class_name(label)
+            taken = seen == WHATEVER or now in (wanted, self._class_name(seen))
+            if taken:
+                self.desk.say(name, Said(wanted, skip), who)
+            return {"changed": [self._image(position)], "taken": taken, "counts": self.counts()}
 
-    def undo(self) -> list[dict[str, Any]]:
-        """Takes the last step back; the images that changed."""
-        positions = (self._positions.get(name, -1) for name in self.desk.undo())
-        return [self._image(position) for position in positions if position in self.pool.row_of]
+    def undo(self, who: str = "") -> dict[str, Any]:
+        """Takes somebody's last step back; the image that changed, if any."""
+        with self._lock:
+            position = self._positions.get(self.desk.undo(who) or "", -1)
+            changed = [self._image(position)] if position in self.pool.row_of else []
+            return {"changed": changed, "counts": self.counts()}
 
     def counts(self) -> dict[str, int]:
         """How many images there are, and how many were looked at by the model and by people."""
+        todo = int((self._rows_of("todo") & ~self.pool.is_unreadable).sum())
         return {
             "images": len(self.pool),
             "looked_at": self.pool.done,
-            "unreadable": self.pool.unreadable,
+            "unreadable": int(self.pool.is_unreadable.sum()),
             "labelled": len(self.desk.book.labels),
-            "skipped": len(self.desk.skipped),
+            "skipped": int(self._rows_of("skipped").sum()),
+            "todo": todo,
         }
+
+    def _class_name(self, label: int | None) -> str | None:
+        return None if label is None or label not in range(len(self.class_names)) else self.class_names[label]
 
     def _image(self, position: int) -> dict[str, Any]:
         """One image: what the model says and what people said."""

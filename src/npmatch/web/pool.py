@@ -49,9 +49,9 @@ class Pool:
         return len(self.positions)
 
     @property
-    def unreadable(self) -> int:
-        """How many images could not be read, so far."""
-        return self.done - int(self.is_ranked.sum())
+    def is_unreadable(self) -> Mask:
+        """Which images could not be read, so far."""
+        return (np.arange(len(self)) < self.done) & ~self.is_ranked
 
     def rank(self, images: ImageStore, predict: Callable[[Tensor], Prediction], stopped: Callable[[], bool]) -> None:
         """Asks the model for each image, batch after batch; files that cannot be read are left out."""

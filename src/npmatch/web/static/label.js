@@ -1,7 +1,7 @@
 // Labelling: a page of images, one of them in focus; a key or a button says what it is.
 
-import { ask, post } from "./api.js";
-import { count, find, make, percent, picture, say } from "./dom.js";
+import { ask, me, post } from "./api.js";
+import { count, find, isolated, make, percent, picture, say } from "./dom.js";
 import * as panel from "./panel.js";
 import { sureClass } from "./try.js";
 
@@ -15,7 +15,7 @@ export function listen(theRun) {
   panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile });
   find("#previous").addEventListener("click", () => turn(state.previous));
   find("#next").addEventListener("click", () => turn(state.next));
-  for (const id of ["#view-choice", "#predicted"]) find(id).addEventListener("change", () => load(0));
+  for (const id of ["#view-choice", "#predicted"]) find(id).addEventListener("change", () => load(0, false));
 }
 
 export function open() {
@@ -53,7 +53,7 @@ const keys = {
 const gridKeys = { Enter: () => agree(), " ": () => mark({ skip: true }) }; // elsewhere they press the button in focus
 
 export function onKey(event) {
-  if ((event.ctrlKey || event.metaKey) && event.key === "z") {
+  if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key.toLowerCase() === "z") {
     event.preventDefault();
     undo();
     return;
@@ -71,18 +71,24 @@ export function onKey(event) {
 async function load(start, takeFocus = true) {
   if (state.loading) return;
   state.loading = true;
+  const filters = chosenFilters();
   try {
     await pending; // what was said of this page decides what is on the next
-    const query = new URLSearchParams({ view: find("#view-choice").value, start, count: perPage });
-    if (find("#predicted").value) query.set("predicted", find("#predicted").value);
-    const page = await ask(`/api/images?${query}`);
-    Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: run.status.counts.looked_at });
+    const page = await ask(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`);
+    Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: run.status.counts?.looked_at ?? -1 });
     showPage(takeFocus);
   } catch (error) {
     say(error.message, true);
   } finally {
     state.loading = false;
   }
+  const now = chosenFilters();
+  if (now.view !== filters.view || now.predicted !== filters.predicted) load(0, false); // chosen meanwhile
+}
+
+function chosenFilters() {
+  const predicted = find("#predicted").value;
+  return { view: find("#view-choice").value, ...(predicted && { predicted }) };
 }
 
 function turn(start) {
@@ -104,7 +110,7 @@ function showPage(takeFocus) {
 }
 
 function emptyWords() {
-  const { images, looked_at: seen } = run.status.counts;
+  const { images, looked_at: seen } = run.status.counts ?? {};
   if (images === 0) return "This run has no unlabelled images.";
   if (seen < images) return "The model is looking at the images…";
   return find("#view-choice").value === "todo" ? "Nothing is left to label here." : "No such image.";
@@ -176,15 +182,16 @@ function mark(what, goOn = true) {
   show({ ...image, given: isSkip ? image.given : what.label, skipped: isSkip });
   inOrder(async () => {
     try {
-      const { changed, counts } = await post("/api/labels", { image: image.image, ...what });
+      const { changed, counts, taken } = await post("/api/labels", { image: image.image, seen: image.given, who: me, ...what });
       take(changed, counts);
+      if (!taken) say(`Somebody else has labelled ${isolated(image.name)} meanwhile; that label stays.`, true);
     } catch (error) {
       show(image);
       say(error.message, true);
     }
   });
-  say(isSkip ? `Skipped ${image.name}` : what.label === null ? `No label any more: ${image.name}`
-    : `${run.classes[what.label]}: ${image.name}`);
+  say(isSkip ? `Skipped ${isolated(image.name)}` : what.label === null ? `No label any more: ${isolated(image.name)}`
+    : `${isolated(run.classes[what.label])}: ${isolated(image.name)}`);
   if (goOn) goToNext(image.image);
 }
 
@@ -205,13 +212,13 @@ function undo() {
   if (state.loading) return;
   inOrder(async () => {
     try {
-      const { changed, counts } = await post("/api/undo", {});
+      const { changed, counts } = await post("/api/undo", { who: me });
       if (!changed.length) {
         say("There is nothing to undo.");
         return;
       }
       take(changed, counts);
-      say(`Undone: ${changed.map(({ name }) => name).join(", ")}`);
+      say(`Undone: ${isolated(changed[0].name)}`);
       const index = state.images.findIndex(({ image }) => image === changed[0].image);
       if (index >= 0) focusOn(index);
       else load(state.start); // it is on another page, or back on this one
@@ -246,9 +253,8 @@ function goToNext(done) {
   else if (find("#view-choice").value === "todo") load(0);
 }
 
-function showCounts({ images, looked_at: seen, labelled, skipped, unreadable }) {
-  const left = images - labelled - skipped - unreadable;
-  const parts = [`${count(labelled)} labelled`, skipped && `${count(skipped)} skipped`, `${count(Math.max(0, left))} to go`];
+function showCounts({ images, looked_at: seen, labelled, skipped, todo, unreadable }) {
+  const parts = [`${count(labelled)} labelled`, skipped && `${count(skipped)} skipped`, `${count(todo)} to go`];
   if (unreadable) parts.push(`${count(unreadable)} unreadable`);
   const order = seen < images ? `the model has looked at ${count(seen)} of ${count(images)}` : "least sure first";
   find("#progress-line").textContent = `${parts.filter(Boolean).join(" · ")} · ${order}`;
