@@ -35,6 +35,25 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    if folder.resolve() in _held:  # looking at the file would end this process's own lock
+        return True
+    try:
+        import fcntl
+    except ImportError:  # not on this operating system: nobody can tell
+        return True
+    try:
+        with open(folder / ".lock", "rb") as file:
+            # Shared, and let go at once: whoever wants the folder is not kept waiting.
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """The folder is this process's alone inside; the lock ends with the process, however that ends."""

@@ -22,6 +22,7 @@ import npmatch
 from npmatch.cli import main
 from npmatch.data import decode_image
 from npmatch.decide import Calibration, Novelty
+from npmatch.files import is_locked, locked
 from npmatch.passes import describe_batch
 from npmatch.report.formatting import printable
 from npmatch.types import Prediction
@@ -247,6 +248,55 @@ def test_a_run_that_is_going_on_shows_its_curves_and_then_its_model(run_folder, 
         wait_until(lambda: is_ready(site))
         assert client.post("/api/predict", content=picture_bytes()).status_code == 200
         assert "classes" in {figure["name"] for figure in client.get("/api/figures").json()}
+
+
+def test_a_run_that_has_stopped_is_not_called_live(run_folder):
+    (run_folder / "model.safetensors").unlink()
+    site = Site(run_folder, device="cpu")
+    assert site.status()["stage"] == "stopped"
+    with locked(run_folder):
+        assert site.status()["stage"] == "training"
+        assert is_locked(run_folder), "looking at the lock does not end it"
+    hold = "import sys, npmatch.files as f, pathlib\nwith f.locked(pathlib.Path(sys.argv[1])): print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-uc", hold, run_folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        assert site.status()["stage"] == "training"
+        other.communicate(b"\n")
+    assert site.status()["stage"] == "stopped"
+
+
+def test_a_label_somebody_else_gave_meanwhile_is_not_overwritten_unseen(client, site):
+    image = all_images(client)[0]["image"]
+    mine = {"image": image, "label": 0, "seen": None, "who": "me"}
+    assert client.post("/api/labels", json=mine).json()["taken"]
+    theirs = {"image": image, "label": 1, "seen": None, "who": "they"}
+    answer = client.post("/api/labels", json=theirs).json()
+    assert not answer["taken"]
+    assert answer["changed"][0]["given"] == 0
+    assert client.post("/api/undo", json={"who": "they"}).json()["changed"] == []
+    assert client.post("/api/labels", json={**theirs, "seen": 0}).json()["changed"][0]["given"] == 1
+    assert client.post("/api/labels", json={**mine, "label": 1}).json()["taken"], "both say the same"
+    assert list(site.labelling.desk.book.labels.values()) == [CLASSES[1]]
+
+
+def test_what_is_left_to_do_counts_an_image_once(client, site):
+    one, two, *_ = (image["image"] for image in all_images(client))
+    client.post("/api/labels", json={"image": one, "label": 0})
+    client.post("/api/labels", json={"image": one, "skip": True})
+    counts = client.post("/api/labels", json={"image": two, "skip": True}).json()["counts"]
+    assert (counts["labelled"], counts["skipped"], counts["todo"]) == (1, 1, len(UNLABELED) - 2)
+    assert len(all_images(client)) == counts["todo"]
+
+
+def test_a_spoilt_table_of_labels_is_told_and_forgotten_when_it_is_put_right(client, run_folder):
+    (run_folder / "labels.csv").write_text("path,label\n=1+1.png,wombat\n")
+    status = client.get("/api/status").json()
+    assert "unknown class 'wombat'" in status["problem"]
+    assert status["counts"] is None
+    (run_folder / "labels.csv").unlink()
+    assert client.get("/api/status").json()["problem"] is None
 
 
 def test_where_the_data_is_gone_the_model_still_answers_and_the_page_says_why(run_folder, tmp_path):

@@ -187,6 +187,69 @@ def test_with_a_token_the_address_opens_the_page_and_forgets_it(page, site):
         expect(page.locator("#grid li.given")).to_have_count(1)
 
 
+def test_two_people_label_without_taking_anything_from_each_other(page, browser, served):
+    open_grid(page, served.url)
+    context = browser.new_context()
+    other = context.new_page()
+    open_grid(other, served.url)
+    page.keyboard.press("1")
+    expect(page.locator("#progress-line")).to_contain_text("1 labelled")
+    other.keyboard.press("2")
+    expect(other.locator("#say")).to_contain_text("Somebody else has labelled")
+    expect(other.locator("#grid li").first.locator(".tile-given")).to_have_text(CLASSES[0])
+    other.keyboard.press("2")
+    wait_until(lambda: len(book(served.site)) == 2)
+    other.reload()
+    expect(other.locator("#grid li")).to_have_count(22)
+    other.keyboard.press("Backspace")
+    expect(other.locator("#grid li")).to_have_count(23)
+    other.keyboard.press("Backspace")
+    expect(other.locator("#say")).to_contain_text("nothing to undo")
+    assert list(book(served.site).values()) == [CLASSES[0]]
+    context.close()
+
+
+def test_a_list_of_choices_keeps_the_focus_while_keys_go_through_it(page, shared_page):
+    open_grid(page, shared_page.url)
+    page.locator("#view-choice").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+        expect(page.locator("#view-choice")).to_be_focused()
+    expect(page.locator("#view-choice")).to_have_value("all")
+    expect(page.locator("#grid li")).to_have_count(24)
+    expect(page.locator("#view-choice")).to_be_focused()
+
+
+def test_a_name_from_right_to_left_turns_nothing_else_around(page, shared_page):
+    open_grid(page, shared_page.url)
+    order = page.evaluate(
+        """async () => {
+          const panel = await import("/static/panel.js");
+          panel.showClasses(["قطة منزلية", "b", "c"]);
+          const said = { guess: 0, given: null, confidence: 0.123, share: 1, sureness: "at a loss" };
+          panel.showImage({ image: 12, name: "x", ...said });
+          const text = document.querySelector("#focus-guess span").firstChild;
+          const left = (from) => {
+            const range = document.createRange();
+            range.setStart(text, text.data.indexOf(from));
+            range.setEnd(text, text.data.indexOf(from) + 1);
+            return range.getBoundingClientRect().left;
+          };
+          return [document.querySelector("#focus-guess b").getBoundingClientRect().left, left("1"), left("%")];
+        }"""
+    )
+    assert order == sorted(order), "the name, then its share, then the sign"
+
+
+def test_a_run_that_has_stopped_says_so(page, run_folder):
+    (run_folder / "model.safetensors").unlink()
+    with Served(Site(run_folder, device="cpu")) as served:
+        page.goto(served.url)
+        expect(page.locator("#notice")).to_contain_text("Training stopped at step 12 of 12")
+        expect(page.locator("#figures-lead")).not_to_be_empty()
+        expect(page.locator("#live")).to_be_hidden()
+
+
 def test_many_classes_are_found_by_typing(page, shared_page):
     """The picker and the keys, with the names of a hundred classes."""
     open_grid(page, shared_page.url)

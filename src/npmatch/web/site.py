@@ -12,6 +12,7 @@ from torch import Tensor
 
 from npmatch.config import read_config_file
 from npmatch.data import decode_image
+from npmatch.files import is_locked
 from npmatch.labels import RunData, open_run_data
 from npmatch.passes import describe_batch
 from npmatch.predict import Classifier, load
@@ -151,15 +152,29 @@ class Site:
     def status(self) -> dict[str, Any]:
         """How far everything is; asked for every few seconds."""
         records = self._records()
+        problem, counts = self.problem, None
+        try:
+            counts = self._labelling and self._labelling.counts()
+        except NPMatchError as error:  # somebody has spoilt labels.csv
+            problem = problem or str(error)
         final: dict[str, Any] = next((r for r in reversed(records) if r.get("kind") == "final"), {})
         return {
             "has_model": self.classifier is not None,
-            "problem": self.problem and printable(self.problem),
+            "stage": self._stage(),
+            "problem": problem and printable(problem),
             "step": max((r.get("step", 0) for r in records), default=0),
             "scores": {key: final[key] for key in ("error", "ece", "uce", "n") if key in final},
-            "counts": self._labelling.counts() if self._labelling is not None else None,
+            "counts": counts,
             "figures": self.figures.version(),
         }
+
+    def _stage(self) -> str:
+        """Whether the run is being trained, has stopped on the way, or has a model, opened or not yet."""
+        if self.classifier is not None:
+            return "ready"
+        if self.has_model:
+            return "opening"
+        return "training" if is_locked(self.folder) else "stopped"
 
     def _records(self) -> list[dict[str, Any]]:
         """The log, read again only where it has grown."""

@@ -9,7 +9,7 @@ export const open = (run) => update(run, true);
 
 export function update(run, isOpen) {
   if (!isOpen || !run.status) return;
-  const isLive = !run.status.has_model && !run.status.problem;
+  const isLive = run.status.stage === "training";
   find("#live").hidden = !isLive;
   find("#figures-lead").textContent = isLive
     ? "Training is going on; the curves follow it."

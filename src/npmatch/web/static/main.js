@@ -48,11 +48,11 @@ async function look() {
 const isBusy = ({ has_model, problem, counts }) =>
   !problem && (!has_model || !counts || counts.looked_at < counts.images);
 
-function tell({ has_model, problem, step }) {
+function tell({ has_model, stage, problem, step }) {
   find("#run-name").textContent = run.run || "";
   document.title = run.run ? `${run.run} · npmatch` : "npmatch";
   const notice = find("#notice");
-  const words = problem || (has_model ? "" : training(step));
+  const words = problem || waitingWords(stage, step);
   notice.hidden = !words;
   notice.classList.toggle("problem", Boolean(problem));
   const line = find("p", notice);
@@ -62,9 +62,15 @@ function tell({ has_model, problem, step }) {
   if (run.iterations) bar.value = step / run.iterations;
 }
 
-const training = (step) =>
-  `No model yet: step ${count(step)}${run.iterations ? ` of ${count(run.iterations)}` : ""}. ` +
-  "The curves are live; images can be tried and labelled once training has finished.";
+function waitingWords(stage, step) {
+  const where = `step ${count(step)}${run.iterations ? ` of ${count(run.iterations)}` : ""}`;
+  if (stage === "ready") return "";
+  if (stage === "opening") return "The model is being opened…";
+  if (stage === "training") {
+    return `No model yet: ${where}. The curves are live; images can be tried and labelled once training has finished.`;
+  }
+  return `Training stopped at ${where}, and there is no model yet. The command that started it goes on with --resume.`;
+}
 
 function onKey(event) {
   const isField = event.target.matches("input:not([type=file]), select, textarea");
