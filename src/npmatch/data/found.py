@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
-from npmatch.data.folders import is_image, walk_images
+from npmatch.data.folders import EXTENSIONS, is_image, walk_images
 from npmatch.types import NPMatchError
 
 
@@ -17,19 +17,29 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
 
     A pattern is one of the shell's, in quotes: 'photos/**/2024-*.jpg'. No more than a folder's names is held at a time.
     """
-    for path in map(Path, paths):
-        if path.exists():
-            yield from _below(path)
-        elif has_magic(str(path)):
-            yield from _matching(path)
-        else:
-            raise NPMatchError(f"{path}: no such file or folder")
+    named = list(map(Path, paths))
+    for path in named:  # all before the first is read: hours later nobody wants to hear of a slip of the pen
+        if not any(True for _ in _named_by(path)):
+            raise NPMatchError(_why_none(path))
+    for path in named:
+        yield from _named_by(path)
+
+
+def _named_by(path: Path) -> Iterator[Path]:
+    return _matching(path) if not path.exists() and has_magic(str(path)) else _below(path)
+
+
+def _why_none(path: Path) -> str:
+    if path.is_dir():
+        return f"{path}: no image in this folder or below it; they are known by their endings ({', '.join(EXTENSIONS)})"
+    return f"{path}: no image matches this pattern" if has_magic(str(path)) else f"{path}: no such file or folder"
 
 
 def _below(path: Path) -> Iterator[Path]:
     """A file itself; of a folder, every image in it."""
     if not path.is_dir():
-        yield path
+        if path.exists():
+            yield path
         return
     for where, names in walk_images(path):
         yield from (Path(where, name) for name in names)
@@ -38,16 +48,12 @@ def _below(path: Path) -> Iterator[Path]:
 def _matching(pattern: Path) -> Iterator[Path]:
     parts = list(pattern.parts)
     fixed = next(i for i, part in enumerate(parts) if has_magic(part))
-    none = True
     for path in _expand(Path(*parts[:fixed]), parts[fixed:]):
         if "**" in parts[:-1] and path.is_dir():
             continue  # the pattern has gone, or will go, into it by itself
         for image in _below(path):
             if is_image(image.name):  # a pattern catches notes and tables too
-                none = False
                 yield image
-    if none:
-        raise NPMatchError(f"{pattern}: no image matches this pattern")
 
 
 def _expand(folder: Path, parts: list[str]) -> Iterator[Path]:
