@@ -121,6 +121,17 @@ def test_predict_writes_one_row_per_image(tiny_run, pictures, tmp_path, capsys, 
         assert row["label"] == str(probs.argmax().item())
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_predict_writes_names_that_are_not_utf8(tiny_run, pictures, tmp_path, ending):
+    (pictures / "1.png").rename(pictures / os.fsdecode(b"caf\xe9.png"))  # as an archive from elsewhere unpacks it
+    out = tmp_path / f"out.{ending}"
+    assert main(["predict", str(tiny_run.folder), str(pictures), "-o", str(out)]) == 0
+    if ending == "parquet":
+        assert sum(path.endswith("/caf\\xe9.png") for path in pq.read_table(out)["path"].to_pylist()) == 1
+    else:
+        assert out.read_bytes().count(b"/caf\xe9.png") == 1
+
+
 def test_a_broken_file_is_skipped_by_name_and_the_rest_is_predicted(tiny_run, pictures, tmp_path, capsys):
     (pictures / "broken.png").write_bytes(b"not a picture")
     out = tmp_path / "out.csv"

@@ -1,6 +1,7 @@
 """One broken file among thousands never stops a run: what is left out, and that every later step leaves it out too."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_a_run_on_the_messy_folder_leaves_out_what_is_broken(messy, run):
     assert not torch.isin(used, split.left_out).any()
     assert len(used.unique()) + len(split.left_out) == len(dataset.train)
     assert run.scores["n"] == len(dataset.test) - 1
+
+
+def test_names_that_are_not_utf8_are_trained_and_tested_on(photos, tmp_path):
+    for name in ("labeled/a/0.png", "unlabeled/8.png", "test/a/12.png"):
+        file = photos / name
+        file.rename(file.with_name(os.fsdecode(b"caf\xe9.png")))
+    run = fit(tmp_path / "run", photos)
+    assert (run.folder / "report.html").exists()
+    assert main(["evaluate", str(run.folder), "--json"]) == 0
 
 
 def test_later_steps_leave_it_out_too(messy, run):

@@ -54,6 +54,11 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def in_utf8(name: str) -> str:
+    r"""A file's name, which may be of any bytes, for where only UTF-8 can be written: other bytes become \xNN."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """The folder is this process's alone inside; the lock ends with the process, however that ends."""

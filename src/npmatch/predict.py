@@ -14,6 +14,7 @@ from torch import Tensor
 
 from npmatch.data import ImageSet, decode_image, to_tensor
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
+from npmatch.files import in_utf8
 from npmatch.heads import Model
 from npmatch.hub import CARD, Pretrained
 from npmatch.imports import refuse_code, trusting
@@ -176,7 +177,7 @@ def write_test_predictions(
     names = held_out.names or [str(i) for i in range(len(held_out))]
     table = pa.table(
         {
-            "image": names,
+            "image": [in_utf8(name) for name in names],
             "true_label": [class_names[i] for i in held_out.labels.tolist()],
             "label": [class_names[i] for i in prediction.label.tolist()],
             "confidence": prediction.confidence.numpy(),

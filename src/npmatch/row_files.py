@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from npmatch.files import in_utf8
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
 Kind = Literal["text", "number", "flag", "texts", "numbers"]
@@ -105,7 +106,9 @@ class ParquetFile(RowFile):
         """Appends a row group."""
         import pyarrow as pa
 
-        self.parquet.write_table(pa.Table.from_pylist(rows, schema=self.schema))
+        texts = [name for name, kind in self.columns.items() if kind == "text"]
+        encodable = [{**row, **{name: in_utf8(row[name]) for name in texts}} for row in rows]
+        self.parquet.write_table(pa.Table.from_pylist(encodable, schema=self.schema))
 
     def close(self) -> None:
         """Writes the footer."""

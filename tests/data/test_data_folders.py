@@ -107,6 +107,12 @@ def test_errors_name_the_folder(folder: Path, tmp_path_factory: pytest.TempPathF
     assert f"{folder / 'labeled' / 'cow'}: no image in this class folder" in error_for(folder)
 
 
+def test_a_class_whose_name_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "labeled" / "dog").rename(folder / "labeled" / os.fsdecode(b"d\xf6g"))
+    (folder / "test" / "dog").rename(folder / "test" / os.fsdecode(b"d\xf6g"))
+    assert "is not UTF-8; rename it" in error_for(folder)
+
+
 def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:
     (folder / "unlabeled").rename(folder / "unlabelled")
     assert "rename this folder to 'unlabeled'" in error_for(folder)

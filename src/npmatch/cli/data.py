@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.cli.shared import JsonOption, print_json
+from npmatch.files import in_utf8
 
 if TYPE_CHECKING:
     from npmatch.data.findings import DataReport, Finding
@@ -104,5 +104,4 @@ def examples(finding: Finding, shown: int) -> list[str]:
 
 def printable(name: str) -> str:
     """A file's name on one line of a terminal, whatever is in it."""
-    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in in_utf8(name))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from npmatch.data.listing import ListedFile, Listing, Part
+from npmatch.files import in_utf8
 from npmatch.types import Dataset, NPMatchError
 
 EXTENSIONS = (
@@ -49,6 +50,9 @@ def list_folder(root: Path) -> Listing:
         listing.classes = class_folders(root / "labeled")
     except NPMatchError as fault:
         listing.faults.append(str(fault))
+    for name in listing.classes:
+        if in_utf8(name) != name:  # it will be written into files of text: model, report, export
+            listing.faults.append(f"{root / 'labeled' / name}: the name of this class folder is not UTF-8; rename it")
     if (root / "labeled").is_dir():
         _list_classes(listing, root / "labeled", "labeled")
     if (root / "unlabeled").is_dir():
