@@ -46,7 +46,13 @@ def test_relative_patterns_and_files_with_brackets(folder: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("*.webp", "no image matches"), ("no/*.png", "no image"), ("q", "no such"), ("w", "no image in this folder")]
+    ("name", "message"),
+    [
+        ("*.webp", "no image matches"),
+        ("no/*.png", "no image"),
+        ("q", "no such"),
+        ("w", "no image in this folder"),
+    ],
 )
 def test_what_names_nothing_is_refused_before_the_first_image(folder: Path, name: str, message: str) -> None:
     (folder / "w" / "empty").mkdir(parents=True)

@@ -17,11 +17,11 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
 
     A pattern is one of the shell's, in quotes: 'photos/**/2024-*.jpg'. No more than a folder's names is held at a time.
     """
-    named = list(map(Path, paths))
-    for path in named:  # all before the first is read: hours later nobody wants to hear of a slip of the pen
+    named = list(paths)
+    for path in map(Path, named):  # all before the first is read: hours later nobody wants to hear of a slip of the pen
         if not any(True for _ in _named_by(path)):
             raise NPMatchError(_why_none(path))
-    for path in named:
+    for path in map(Path, named):
         yield from _named_by(path)
 
 
