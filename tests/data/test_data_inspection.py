@@ -80,6 +80,10 @@ def test_what_cannot_be_opened(tmp_path):
     assert inspect_file(str(tmp_path / "loop.png")).problem == "unreadable"
 
 
+def test_a_name_that_no_file_can_have():
+    assert inspect_file("a\0b.png").problem == "missing"
+
+
 def test_a_large_header_is_refused_before_anything_is_allocated(tmp_path, monkeypatch):
     path = tmp_path / "x.png"
     path.write_bytes(WHOLE["x.png"])

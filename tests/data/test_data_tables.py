@@ -67,6 +67,16 @@ def test_spreadsheet_dialects(folder: Path, encoding: str) -> None:
     assert dataset.train.labels.tolist() == [1, 0, -1]
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_spreadsheets_of_countries_with_a_decimal_comma(folder: Path, separator: str) -> None:
+    rows = ["path,label,notes", "images/a.png,cat,1", '"images/with| comma.png",dog,2', "images/c.png,,", ",,", " , ,"]
+    text = "".join(f"{row.replace(',', separator).replace('|', ',')}\r\n" for row in rows)
+    dataset = load_dataset("csv", write(folder, text, "utf-8-sig"))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.train.names == ["images/a.png", "images/with, comma.png", "images/c.png"]
+    assert dataset.train.labels.tolist() == [0, 1, -1]
+
+
 def test_absolute_paths(folder: Path) -> None:
     dataset = load_dataset("csv", write(folder, GOOD.replace("images/b", f"{folder}/images/b")))
     assert dataset.train.images.take(torch.tensor([0])).shape == (1, 3, 64, 64)
@@ -84,7 +94,7 @@ def test_the_split_column(folder: Path) -> None:
 def test_wrong_columns(folder: Path) -> None:
     said = error_for(folder, "file,class\nimages/a.png,cat\n")
     assert "columns file,class; wanted are path,label" in said
-    assert "columns path;label; wanted" in error_for(folder, "path;label\nimages/a.png;cat\n")
+    assert "columns path|label; wanted" in error_for(folder, "path|label\nimages/a.png|cat\n")
     assert "columns (none)" in error_for(folder, "")
 
 

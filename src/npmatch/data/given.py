@@ -15,10 +15,9 @@ import torch
 from npmatch.data.config import DataConfig
 from npmatch.data.foreign import JoinedImages, load_with_foreign
 from npmatch.data.images import FileImages
+from npmatch.data.rows import WANTED, read_rows
 from npmatch.data.subset import SelectedImages
 from npmatch.types import Dataset, ImageSet, ImageStore, NoSuchChoiceError, NPMatchError
-
-COLUMNS = ("path", "label")
 
 
 class GivenLabel(NamedTuple):
@@ -61,29 +60,15 @@ def file_of(images: ImageStore, position: int) -> Path | None:
 
 def read_given(table: Path) -> Iterator[GivenLabel]:
     """The rows of a table, names to the letter: spaces, quotes, newlines and a leading = are part of them."""
-    try:
-        with open(table, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.DictReader(file)
-            found = [(name or "").strip() for name in reader.fieldnames or []]
-            if not set(COLUMNS) <= set(found):
-                raise NPMatchError(
-                    f"{table}: the first line names the columns {','.join(found) or '(none)'}; wanted are path,label"
-                )
-            reader.fieldnames = found
-            for cells in reader:
-                path, label = (cells.get(name) or "" for name in COLUMNS)
-                yield GivenLabel(f"{table}, line {reader.line_num}", path, label)
-    except OSError as error:
-        raise NPMatchError(f"{table}: cannot be read ({error.strerror})") from error
-    except csv.Error as error:
-        raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again as one") from error
+    for line, cells in read_rows(table, to_the_letter=True):
+        yield GivenLabel(f"{table}, line {line}", cells["path"], cells["label"])
 
 
 def given_as_csv(labels: Mapping[str, str]) -> bytes:
     """The table that `read_given` reads."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerows([COLUMNS, *labels.items()])
+    writer.writerows([WANTED, *labels.items()])
     return text.getvalue().encode(errors="surrogateescape")
 
 

@@ -91,7 +91,7 @@ def open_regular(path: str) -> BufferedReader:
     """An open file with something in it; a pipe or a device, on which a reader would wait for ever, is none."""
     try:
         found = os.stat(path)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:  # the latter of a name with a zero byte
         broken = "the link leads nowhere" if os.path.islink(path) else "no such file"
         raise BrokenFileError("missing", broken) from error
     if not stat.S_ISREG(found.st_mode):

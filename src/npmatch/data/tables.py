@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from npmatch.data.listing import ListedFile, Listing, Part
+from npmatch.data.rows import read_rows
 from npmatch.types import Dataset, NPMatchError
 
 
@@ -45,25 +45,15 @@ def list_csv(table: Path) -> Listing:
 
 
 def _read_rows(table: Path) -> Iterator[Row]:
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:  # "-sig": spreadsheets write a byte-order mark
-            reader = csv.DictReader(file, skipinitialspace=True)
-            found = [(name or "").strip() for name in reader.fieldnames or []]
-            if not {"path", "label"} <= set(found):
-                raise NPMatchError(
-                    f"{table}: the first line names the columns {','.join(found) or '(none)'}; "
-                    "wanted are path,label and optionally split"
-                )
-            reader.fieldnames = found
-            for cells in reader:
-                path, label, split = ((cells.get(name) or "").strip() for name in ("path", "label", "split"))
-                if not path:
-                    raise NPMatchError(f"{table}, line {reader.line_num}: no path")
-                if split not in ("", "train", "test"):
-                    raise NPMatchError(f"{table}, line {reader.line_num}: split '{split}'; use train or test")
-                yield Row(reader.line_num, path, label, split or "train")
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again as one") from error
+    for line, cells in read_rows(table, optional="split"):
+        path, label, split = (cells.get(name, "").strip() for name in ("path", "label", "split"))
+        if not "".join(cells.values()).strip():  # spreadsheets leave such rows at the end
+            continue
+        if not path:
+            raise NPMatchError(f"{table}, line {line}: no path")
+        if split not in ("", "train", "test"):
+            raise NPMatchError(f"{table}, line {line}: split '{split}'; use train or test")
+        yield Row(line, path, label, split or "train")
 
 
 def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
