@@ -80,8 +80,10 @@ def test_the_papers_thresholds_at_its_numbers_of_classes():
 
 
 def test_an_algorithm_gets_only_keys_it_has():
+    assert chosen(listing_of("ab"))["training.clip"] == 1
     keys = chosen(listing_of("ab"), algorithm__name="fixmatch")
     assert not [key for key in keys if key.startswith("algorithm.")]
+    assert "training.clip" not in keys
     assert make_config({**keys, "algorithm.name": "fixmatch"}).name == "fixmatch"
 
 

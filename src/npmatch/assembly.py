@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
@@ -187,7 +188,7 @@ def assemble(
         update=update,
         stream=stream,
         make_views=make_views,
-        meter=Meter(len(dataset.class_names), dataset.train.labels[split.unlabeled].to(device)),
+        meter=Meter(len(dataset.class_names), labels_to_judge_by(dataset, split).to(device)),
         recorder=Unrecorded(),
         checkpoints=Unsaved(),
         display=display,
@@ -221,6 +222,16 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
         algorithm.model.autocast = torch.bfloat16
     return algorithm
+
+
+def labels_to_judge_by(dataset: Dataset, split: Split) -> Tensor:
+    """What is known of the unlabelled images, for the log alone: their labels, −1 where one is unknown or learnt from.
+
+    The unlabelled set has the labelled images in it. That they get the right pseudo-labels says nothing of the others.
+    """
+    labels = dataset.train.labels.clone()
+    labels[split.labeled] = -1
+    return labels[split.unlabeled]
 
 
 def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:

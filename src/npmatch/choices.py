@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from npmatch.algorithms import find_algorithm
+from npmatch.algorithms import NPMatch, find_algorithm
 from npmatch.data.images import FORMATS
 from npmatch.data.inspection import open_regular
 from npmatch.data.listing import Listing
@@ -40,6 +40,7 @@ class Choice(NamedTuple):
 
 def make_choices(listing: Listing, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
     """What follows from the files for every key that is not `given` (as text or as values)."""
+    algorithm = str(given.get("algorithm.name", "npmatch"))
     found = usual_side(listing)
     name = None if found is None or found < 64 else pretrained_at_hand(on_cuda)
     size = _given_size(given) or _stored_side(found, (LARGEST_PRETRAINED if name else LARGEST)[on_cuda])
@@ -50,7 +51,8 @@ def make_choices(listing: Listing, given: Mapping[str, Any], on_cuda: bool = Fal
         *_backbone(size, name, on_cuda),
         *_augmentation(size, listing.classes),
         *_batches(listing, on_cuda),
-        *_thresholds(listing, str(given.get("algorithm.name", "npmatch"))),
+        *_thresholds(listing, algorithm),
+        *_clipping(algorithm),
         *_validation(listing),
     ]
     own_network = "backbone.name" in given  # whose width, stride and weights are then not ours to choose
@@ -142,6 +144,11 @@ def _thresholds(listing: Listing, algorithm: str) -> Iterator[Choice]:
         balanced = max(labels) <= BALANCED * min(labels)
         reason = f"{min(labels)} to {max(labels)} labels a class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
+
+
+def _clipping(algorithm: str) -> Iterator[Choice]:
+    if issubclass(find_algorithm(algorithm), NPMatch):
+        yield Choice("training.clip", 1.0, "a neural process then learns from its first steps on")
 
 
 def _validation(listing: Listing) -> Iterator[Choice]:

@@ -3,13 +3,24 @@
 import pytest
 import torch
 
+from npmatch.assembly import labels_to_judge_by
+from npmatch.data import ArrayImages, Split
 from npmatch.training import Meter
 from npmatch.training.watch import Watch
-from npmatch.types import Step
+from npmatch.types import Dataset, ImageSet, Step
 
 
 def make_step(loss, pseudo, keep):
     return Step(torch.tensor(loss), {"alpha": torch.tensor(2 * loss)}, torch.tensor(pseudo), torch.tensor(keep))
+
+
+def test_labelled_images_do_not_speak_for_the_unlabelled():
+    images = ArrayImages(torch.zeros(6, 1, 8, 8, dtype=torch.uint8))
+    labels = torch.tensor([0, 1, 0, 1, -1, -2])
+    dataset = Dataset("mine", ("a", "b"), ImageSet(images, labels), None, (0.5,), (0.5,))
+    split = Split(torch.tensor([0, 1]), torch.arange(6), torch.arange(0), seed=0, fingerprint="")
+    assert labels_to_judge_by(dataset, split).tolist() == [-1, -1, 0, 1, -1, -2]
+    assert labels.tolist() == [0, 1, 0, 1, -1, -2]
 
 
 def test_means_trusted_share_and_pseudo_label_accuracy():
