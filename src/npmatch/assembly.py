@@ -24,13 +24,13 @@ from npmatch.data import (
     make_stream,
 )
 from npmatch.data.held_out import evaluation_set
-from npmatch.data.identity import describe_data
+from npmatch.data.identity import describe_data, refuse_unequal
 from npmatch.draws import mix
 from npmatch.heads import synchronise_norms
 from npmatch.metrics import scores
 from npmatch.passes import predict_together
-from npmatch.ranks import from_first, is_first, joined, my_share, world
-from npmatch.run_folder import find_split, is_run, refuse_other_data, share_split, start_folder
+from npmatch.ranks import from_first, joined, my_share, world
+from npmatch.run_folder import find_split, is_run, refuse_other_data, start_folder
 from npmatch.saved_model import ModelCard
 from npmatch.training import (
     EMA,
@@ -103,8 +103,8 @@ def build_trainer(
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     dataset = load_configured(config.data)
     split, quarantine = from_first(lambda: find_split(dataset, config, folder, display, allow_change))
-    split = share_split(dataset, split)
     data = describe_data(dataset, split)
+    refuse_unequal(data)
     from_first(lambda: refuse_other_data(folder, data, allow_change, display))
     stream = None
     if minutes is not None:
@@ -119,10 +119,13 @@ def build_trainer(
         from_first(lambda: start_from(trainer, source))
         display.say(f"starting from {source} with {len(split.labeled)} labelled images")
     resuming = is_run(folder)
-    from_first(lambda: start_folder(folder, config, split, data, quarantine, device))
-    if is_first():
+
+    def open_log() -> None:
+        start_folder(folder, config, split, data, quarantine, device)
         trainer.checkpoints = checkpoints
         trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
+
+    from_first(open_log)
     if latest is not None:
         trainer.restore(*latest)
         display.say(f"resuming {folder} at step {trainer.step}")

@@ -11,11 +11,12 @@ import torch
 from npmatch.config import Config
 from npmatch.data import ImageSet
 from npmatch.data.held_out import evaluation_set, test_set
+from npmatch.data.identity import describe_data, refuse_unequal
 from npmatch.decide import Calibration
 from npmatch.labels import open_run_data
 from npmatch.passes import predict_together
-from npmatch.predict import load
-from npmatch.ranks import group
+from npmatch.predict import choose_device, load
+from npmatch.ranks import group, world
 from npmatch.report import RunRecord, gallery_indices, write_report
 from npmatch.saved_model import ModelCard
 from npmatch.training import read_records
@@ -51,16 +52,18 @@ class Evaluation:
 def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str | None = None) -> Evaluation:
     """Loads a run's model and data again and predicts the held-out images."""
     folder = Path(folder)
-    classifier = load(folder, device)
-    run = open_run_data(folder, data)
-    held_out = evaluation_set(run.dataset, run.split)
-    if held_out is None:
-        raise NPMatchError(
-            f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
-            "test/<class>/ and give --data DIR"
-        )
-    batch = run.config.training.eval_batch
-    with group(classifier.device):
+    with group(choose_device(device)):
+        classifier = load(folder, device)
+        run = open_run_data(folder, data)
+        if world() > 1:
+            refuse_unequal(describe_data(run.dataset, run.split))
+        held_out = evaluation_set(run.dataset, run.split)
+        if held_out is None:
+            raise NPMatchError(
+                f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
+                "test/<class>/ and give --data DIR"
+            )
+        batch = run.config.training.eval_batch
         prediction = predict_together(classifier.model, held_out.images, classifier.card, classifier.device, batch)
     tested = test_set(run.dataset, run.split) is not None
     calibration = honest_calibration(classifier.calibration, tested)

@@ -23,9 +23,9 @@ from npmatch.config import (
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
 from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
-from npmatch.files import locked
+from npmatch.files import is_held_by, locked
 from npmatch.predict import choose_device, load, write_test_predictions
-from npmatch.ranks import from_first, group, is_first, restarted, wait_for_all
+from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
 from npmatch.run_folder import STARTED, is_run, written_version
 from npmatch.saved_model import save_model
@@ -85,27 +85,30 @@ def fit(
     With `resume_from`, another run's folder, it starts from that run's weights, with its configuration, its split, its
     labels and those given since (see continuation.py). With `minutes` it takes as many steps as fit into them.
     """
-    if minutes is not None:
-        check_minutes(minutes, config_file, overrides)
-    goes_on = resume or restarted()  # torchrun starts all ranks anew when one has died
+
+    def goes_on(run: Path) -> bool:
+        """Whether to; torchrun starts all ranks anew when one has died, but a run they were refused stays refused."""
+        return resume or (restarted() and is_held_by(run, launcher()))
 
     def choose() -> tuple[Config, Path, list[Choice]]:
+        if minutes is not None:
+            check_minutes(minutes, config_file, overrides)
         has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
         run = None if out is None else Path(out)
-        if goes_on and not has_words and resume_from is None and run is not None and is_run(run):
+        if not has_words and resume_from is None and run is not None and is_run(run) and goes_on(run):
             return read_run_config(run), run, []
         if resume_from is not None:
             run = run or next_folder(Path(resume_from))
             file = {} if config_file is None else read_config_file(Path(config_file))
             words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
-            if goes_on and is_run(run):
+            if is_run(run) and goes_on(run):
                 words = {**remembered_choices(run, (), minutes), **words}
             words = words if recipe is None else {"recipe": recipe, **words}
             return continued_config(Path(resume_from), run, words), run, []
         asked = (recipe, data, algorithm, seed, config_file, overrides, device)
         config, choices = resolve(*asked)
         run = run or default_folder(config)
-        if goes_on and is_run(run):
+        if is_run(run) and goes_on(run):
             config, choices = resolve(*asked, remembered_choices(run, choices, minutes))
         return config, run, choices
 
@@ -113,16 +116,17 @@ def fit(
     display = Display("", 0, quiet)
     with group(chosen), ExitStack() as held:
         config, folder, choices = from_first(choose)
+        pace = from_first(lambda: minutes)  # machines may have been given different words
         is_new = from_first(lambda: not is_run(folder))
-        if finished := from_first(lambda: open_folder(folder, config, goes_on, allow_change, display)):
+        if finished := from_first(lambda: open_folder(folder, config, goes_on(folder), allow_change, display)):
             return finished
         if is_new:
             display.show_choices(choices)
-        from_first(lambda: held.enter_context(locked(folder)))
+        from_first(lambda: held.enter_context(locked(folder, launcher())))
         held.enter_context(deterministic(config.training.deterministic))
         held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
-        return train_run(config, folder, chosen, quiet, allow_change, minutes if is_new else None)
+        return train_run(config, folder, chosen, quiet, allow_change, pace if is_new else None)
 
 
 def remembered_choices(run: Path, choices: Iterable[Choice], minutes: float | None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from npmatch.types import NPMatchError
 
+LOCK = ".lock"  # in a folder: who holds it, or held it last
+
 _held: set[Path] = set()  # by this process, which the operating system's lock would let in twice
 
 
@@ -44,7 +46,7 @@ def is_locked(folder: Path) -> bool:
     except ImportError:  # not on this operating system: nobody can tell
         return True
     try:
-        with open(folder / ".lock", "rb") as file:
+        with open(folder / LOCK, "rb") as file:
             # Shared, and let go at once: whoever wants the folder is not kept waiting.
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
@@ -59,9 +61,20 @@ def in_utf8(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
+def is_held_by(folder: Path, owner: str) -> bool:
+    """Whether `owner` was the last to lock a folder; its lock may have ended since."""
+    try:
+        return bool(owner) and (folder / LOCK).read_text(encoding="utf-8").rstrip().endswith(f", for {owner}")
+    except OSError:
+        return False
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The folder is this process's alone inside; the lock ends with the process, however that ends."""
+def locked(folder: Path, owner: str = "") -> Iterator[None]:
+    """The folder is this process's alone inside; the lock ends with the process, however that ends.
+
+    `owner` is whom the process works for, where there are several processes one after another.
+    """
     try:
         import fcntl
     except ImportError:  # not on this operating system
@@ -69,7 +82,7 @@ def locked(folder: Path) -> Iterator[None]:
         return
     folder = folder.resolve()
     is_new = not folder.exists()
-    path = folder / ".lock"
+    path = folder / LOCK
     refusal = (
         f"{folder}: another process is at work in this folder{{}}; wait for it or stop it, or choose another --out"
     )
@@ -88,10 +101,10 @@ def locked(folder: Path) -> Iterator[None]:
             if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
                 raise NPMatchError(f"{path}: cannot be locked ({error.strerror}); choose a local --out") from error
             file.seek(0)
-            owner = file.read().strip()
-            raise NPMatchError(refusal.format(f" ({owner})" if owner else "")) from None
+            other = file.read().strip()
+            raise NPMatchError(refusal.format(f" ({other})" if other else "")) from None
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n")
         file.flush()
         _held.add(folder)
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from torch import Tensor
 from npmatch.data.found import find_images
 from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.predict import Classifier
-from npmatch.ranks import from_all, group, is_first, my_share
-from npmatch.row_files import Columns, Kind, open_rows
+from npmatch.ranks import from_all, from_first, group, my_share
+from npmatch.row_files import Columns, Kind, RowFile, open_rows
 from npmatch.types import NPMatchError
 
 
@@ -42,14 +43,24 @@ def predict_files(
     decider = decider or Decider(classifier.calibration, Wishes())
     written, problems = 0, list[str]()
     columns = columns_of(decider, top_k)
-    with group(classifier.device), open_rows(out, columns) if is_first() else nullcontext() as table:
-        chunks = read_in_chunks(classifier, _of_my_turns(find_images(paths), batch_size), batch_size)
+    table: list[RowFile] = []  # the first rank's alone
+    listed = hashlib.sha256()
+    with group(classifier.device), ExitStack() as held:
+        from_first(lambda: table.append(held.enter_context(open_rows(out, columns))))
+        mine = _of_my_turns(_noted(find_images(paths), listed), batch_size)
+        chunks = read_in_chunks(classifier, mine, batch_size)
         while True:
             readable, unreadable = next(chunks, ([], []))
-            turn = from_all((_predict(classifier, readable, decider, top_k), unreadable))
+            found = (_predict(classifier, readable, decider, top_k), unreadable)
+            turn, seen_so_far = zip(*from_all((found, listed.digest())), strict=True)
+            if others := [number for number, seen in enumerate(seen_so_far) if seen != seen_so_far[0]]:
+                raise NPMatchError(
+                    f"rank {others[0]} finds other files than the first rank; give every machine the same"
+                )
             for cells, unread in turn:
-                if table is not None and cells:
-                    table.write([dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)])
+                if cells:
+                    for file in table:
+                        file.write([dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)])
                 seen = len(cells[0]) if cells else 0
                 written += seen
                 problems += unread
@@ -57,6 +68,13 @@ def predict_files(
             if not any(turn[0]):  # the first rank has the first batch of every turn
                 break
     return written, problems
+
+
+def _noted(files: Iterator[Path], listed: Any) -> Iterator[Path]:
+    """The files, each taken into a digest of all so far."""
+    for file in files:
+        listed.update(os.fsencode(file) + b"\0")
+        yield file
 
 
 def _of_my_turns(files: Iterator[Path], batch_size: int) -> Iterator[Path]:

@@ -7,6 +7,7 @@ state; the first alone writes files and speaks.
 from __future__ import annotations
 
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,9 +19,11 @@ import torch
 import torch.distributed as dist
 
 from npmatch.types import NPMatchError
+from npmatch.version import __version__
 
 T = TypeVar("T")
 PATIENCE = 300  # seconds that ranks wait for one another at the start
+FAREWELL = 3.0  # and at a bad end, for what the others have to say
 
 
 class ToldElsewhereError(NPMatchError):
@@ -83,6 +86,13 @@ def restarted() -> bool:
     return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
+def launcher() -> str:
+    """Which torchrun started this process: the same over its restarts, and no other's; nothing without one."""
+    if not launched():
+        return ""
+    return f"torchrun {os.environ['TORCHELASTIC_RUN_ID']}, process {os.getppid()} on {socket.gethostname()}"
+
+
 def local_device(device: torch.device) -> torch.device:
     """Of several GPUs on a machine, the one that is this process's."""
     if device.type != "cuda" or device.index is not None or not launched():
@@ -106,19 +116,75 @@ def group(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(device)
     # Decisions of the host travel by gloo even beside NCCL, so that they never wait for the device.
     store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    corner = _unused_corner(store, number, count)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
-        store=_unused_corner(store, number, count),
+        store=corner,
         rank=number,
         world_size=count,
         device_id=device if on_cuda else None,
     )
     try:
+        _refuse_unequal_versions()
         yield
-    except NPMatchError:  # all end with it, and in good order; after anything else the others may wait for ever
-        dist.destroy_process_group()
-        raise
+    except (NPMatchError, RuntimeError) as error:
+        if not (isinstance(error, NPMatchError) or _is_lost_contact(error)):
+            raise  # a defect, or no memory: the others, who lose contact, end after it
+        if not on_cuda:  # at once, so that whoever waits for this rank in a collective learns of it
+            dist.destroy_process_group()
+        own = "" if isinstance(error, ToldElsewhereError) or not isinstance(error, NPMatchError) else str(error)
+        said = _say(corner, number, count, own)
+        if on_cuda and all(text is not None for text in said):  # nobody is left in a collective, which would not end
+            dist.destroy_process_group()
+        ending = _ending(error, number, said)
+        raise ending from (None if ending is error else error)
     dist.destroy_process_group()
+
+
+def _refuse_unequal_versions() -> None:
+    """Ranks that compute differently would drift apart, or not understand one another at all."""
+    versions = from_all(f"npmatch {__version__} with torch {torch.__version__.split('+')[0]}")
+    for number, other in enumerate(versions):
+        if other != versions[0]:
+            raise NPMatchError(
+                f"rank {number} runs {other} and the first rank {versions[0]}; install the same on every machine"
+            )
+
+
+def _is_lost_contact(error: Exception) -> bool:
+    """Whether a collective failed because another rank is gone; gloo says so in words of its own."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def _say(store: Any, number: int, count: int, text: str) -> list[str | None]:
+    """Tells the others what this rank has to tell the user, and waits a moment to hear it of them; None: not heard."""
+    said: list[str | None] = [None] * count
+    try:
+        store.set(f"npmatch/end/{number}", text)
+        deadline = time.monotonic() + FAREWELL
+        while None in said and time.monotonic() < deadline:
+            for other in (other for other in range(count) if said[other] is None):
+                if store.check([f"npmatch/end/{other}"]):
+                    said[other] = store.get(f"npmatch/end/{other}").decode()
+            time.sleep(0.02)
+    except RuntimeError:  # the store ended with whoever held it
+        pass
+    return said
+
+
+def _ending(error: Exception, number: int, said: list[str | None]) -> NPMatchError:
+    """What this rank raises, so that each problem is told once, and by the first rank where that knows of it."""
+    if isinstance(error, ToldElsewhereError):
+        return error
+    if isinstance(error, NPMatchError):
+        return ToldElsewhereError(str(error)) if number and said[0] == str(error) else error
+    cause = next((text for text in said if text), None)
+    if cause is not None or (number and said[0] is not None):
+        return ToldElsewhereError(cause or str(error))
+    return NPMatchError(
+        f"lost contact with another rank, which ended or cannot be reached ({str(error).splitlines()[0]}); what it "
+        "said itself is the cause"
+    )
 
 
 def _unused_corner(store: Any, number: int, count: int) -> Any:

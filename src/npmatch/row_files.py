@@ -32,23 +32,39 @@ class RowFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.open()
         except OSError as error:
-            raise NPMatchError(f"{self.path}: cannot be written ({error.strerror})") from error
+            raise self.unwritable(error) from error
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Leaves a whole file, or, after an error, none."""
-        self.close()
-        if kind is None:
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)
+        try:
+            self.close()
+            if kind is None:
+                os.replace(self.temporary, self.path)
+        except OSError as problem:
+            kind = OSError
+            raise self.unwritable(problem) from problem
+        finally:
+            if kind is not None:
+                self.temporary.unlink(missing_ok=True)
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        try:
+            self.append(rows)
+        except OSError as error:
+            raise self.unwritable(error) from error
+
+    def unwritable(self, error: OSError) -> NPMatchError:
+        """One line on a disk that does not take the file."""
+        return NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})")
 
     def open(self) -> None:
         """Opens the unfinished file."""
         raise NotImplementedError
 
-    def write(self, rows: list[Row]) -> None:
-        """Appends rows."""
+    def append(self, rows: list[Row]) -> None:
+        """Writes some rows."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -73,7 +89,7 @@ class CsvFile(_TextFile):
         self.csv = csv.DictWriter(self.file, list(self.columns))
         self.csv.writeheader()
 
-    def write(self, rows: list[Row]) -> None:
+    def append(self, rows: list[Row]) -> None:
         """Appends rows."""
         as_json = [name for name, kind in self.columns.items() if kind in ("texts", "numbers", "flag")]
         self.csv.writerows(
@@ -84,7 +100,7 @@ class CsvFile(_TextFile):
 class JsonLinesFile(_TextFile):
     """One JSON object per line."""
 
-    def write(self, rows: list[Row]) -> None:
+    def append(self, rows: list[Row]) -> None:
         """Appends rows."""
         self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
@@ -102,7 +118,7 @@ class ParquetFile(RowFile):
         self.schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
         self.parquet = pq.ParquetWriter(self.temporary, self.schema)
 
-    def write(self, rows: list[Row]) -> None:
+    def append(self, rows: list[Row]) -> None:
         """Appends a row group."""
         import pyarrow as pa
 

@@ -16,7 +16,7 @@ from npmatch.data.findings import Quarantined
 from npmatch.data.identity import changes
 from npmatch.data.split import without
 from npmatch.quarantine import check_first, positions_of, write_quarantine
-from npmatch.ranks import is_first, rank, world
+from npmatch.ranks import world
 from npmatch.training import Display, write_atomically
 from npmatch.types import NPMatchError
 from npmatch.version import __version__
@@ -53,16 +53,6 @@ def find_split(
     else:
         split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
     return without(split, train, test), quarantine
-
-
-def share_split(dataset: Dataset, split: Split) -> Split:
-    """The first rank's split, where this rank has the data it was made for."""
-    if not is_first() and split.fingerprint != fingerprint(dataset):
-        raise NPMatchError(
-            f"rank {rank()}: images, labels, classes or file names differ from the first rank's; "
-            "give every machine the same data"
-        )
-    return split
 
 
 def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, display: Display) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 def run_together(target: Callable[..., None], arguments: list[tuple]) -> None:
     """Calls `target` in a process for each tuple of arguments, all at a time; each must end well."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rank_worker", "run_worker"])
+    context.set_forkserver_preload(["rank_worker", "run_worker", "ending_worker"])
     processes = [context.Process(target=target, args=one) for one in arguments]
     for process in processes:
         process.start()

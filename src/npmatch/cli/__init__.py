@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of verbs without a verb: its help, as it stands
             sys.stderr.write(error.format_message() + "\n")
             return 2
-        return fail(error.format_message())
+        return fail(error.format_message()) if is_first() else 2  # all ranks have the same words
     except ToldElsewhereError:
         return 2
     except NPMatchError as error:

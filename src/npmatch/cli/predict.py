@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -105,18 +106,19 @@ def predict(
 ) -> None:
     """Label, confidence and uncertainty of every image, in a table; calibrated where the run held out labels."""
     from npmatch.decide import Decider, Wishes
-    from npmatch.predict import load
+    from npmatch.predict import choose_device, load
     from npmatch.predict_files import predict_files
-    from npmatch.ranks import is_first
+    from npmatch.ranks import group, is_first
 
-    classifier = load(run, check_device(device))
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
-    decider = Decider(classifier.calibration, wishes)
     errors = Console(stderr=True, quiet=not is_first())
-    if decider.warning:
-        errors.print(decider.warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+    with group(choose_device(check_device(device))), ExitStack() as shown:
+        classifier = load(run, device)
+        decider = Decider(classifier.calibration, wishes)
+        if decider.warning:
+            errors.print(decider.warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        progress = shown.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         task = progress.add_task("", rate="0")
 
         def advance(n: int) -> None:
@@ -126,8 +128,8 @@ def predict(
         written, problems = predict_files(classifier, paths, out, advance=advance, decider=decider, top_k=top_k)
     for problem in problems:
         errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    if not is_first():
-        raise typer.Exit(1 if problems else 0)
+    if not is_first():  # torchrun ends all ranks where one ends badly: that is left to the one that has still to tell
+        return
     if as_json:
         print_json({"out": str(out), "written": written, "skipped": problems, "temperature": decider.temperature})
     else:

@@ -12,7 +12,8 @@ import torch
 
 from npmatch.data.images import FileImages
 from npmatch.data.split import Split
-from npmatch.types import Dataset, ImageSet, ImageStore
+from npmatch.ranks import from_all
+from npmatch.types import Dataset, ImageSet, ImageStore, NPMatchError
 
 FILES, IMAGES = 4096, 256  # looked at, evenly spaced: all of a small set, and no minutes for a large one
 
@@ -34,6 +35,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     short = {"images", "test images", "classes", "shape"}
     return [f"{key}: {old.get(key)} → {new.get(key)}" if key in short else f"{key} changed" for key in changed]
+
+
+def refuse_unequal(mine: Mapping[str, Any]) -> None:
+    """Ranks that have other data than the first would train, or be measured, on a mixture of both."""
+    for number, other in enumerate(described := from_all(dict(mine))):
+        if changed := changes(described[0], other):
+            raise NPMatchError(
+                f"rank {number} has other data than the first rank ({'; '.join(changed)}); give every machine the same"
+            )
 
 
 def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, Any]:
