@@ -90,6 +90,13 @@ def test_memory_decides(memory_dataset: Dataset, file_dataset: Dataset) -> None:
     assert 2**20 < free_memory(torch.device("cpu")) < 2**50
 
 
+def test_ranks_on_one_machine_share_its_memory_out(monkeypatch):
+    monkeypatch.setattr("npmatch.data.streams._machine_memory", lambda: 800)
+    assert free_memory(torch.device("cpu")) == 800
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # as torchrun tells it
+    assert free_memory(torch.device("cpu")) == 200
+
+
 def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npmatch.data.loading._cores", lambda: 24)
     found = []

@@ -18,7 +18,7 @@ from npmatch.data.copying import copied_ahead
 from npmatch.data.images import ArrayImages
 from npmatch.data.loading import default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
-from npmatch.ranks import Share
+from npmatch.ranks import Share, neighbours
 from npmatch.types import Dataset, ImageStore
 
 # Of a step: positions in the labelled set, B, and in the unlabelled set, U. Usually a `Sampler`.
@@ -147,9 +147,13 @@ class StepImages:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated on the device now."""
+    """Bytes that could be allocated on the device now; of a machine's own memory, this rank's part."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    return _machine_memory() // neighbours()  # which all load at the same time
+
+
+def _machine_memory() -> int:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         (line,) = (line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
