@@ -16,19 +16,17 @@ from npmatch.collective import copy_first_
 from npmatch.data import RawBatch, Stream
 from npmatch.draws import mix
 from npmatch.heads import average_statistics
-from npmatch.ranks import largest, world
+from npmatch.ranks import wait_for_all
 from npmatch.training.checkpoint import Checkpoints
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
 from npmatch.training.graph import CapturedStep
-from npmatch.training.interrupt import InterruptedRunError, StopRequest, listening
+from npmatch.training.interrupt import Agreement, InterruptedRunError, listening
 from npmatch.training.meter import Meter
 from npmatch.training.recorder import Recorder
 from npmatch.training.update import Update
 from npmatch.training.watch import Watch
 from npmatch.types import Batch, NPMatchError, Views
-
-AGREE_EVERY = 10  # steps between two questions whether a rank was asked to stop
 
 
 @dataclass
@@ -81,6 +79,7 @@ class Trainer:
         started, logged = time.monotonic(), time.monotonic()
         self.algorithm.train()
         with self.display, listening() as stop:
+            agreement = Agreement(stop, self.step)
             for raw in self.stream.batches(self.step, total):
                 self.take_step(raw)
                 done = self.step == total
@@ -98,17 +97,12 @@ class Trainer:
                     if scores:
                         self.record("eval", scores)
                         self.display.show(self.step, scores)
-                signum = self.asked_to_stop(stop)
+                signum = agreement.signal(self.step)
                 if self.step % c.checkpoint_every == 0 or done or signum is not None:
                     saved = self.save()
                     if signum is not None and not done:
+                        wait_for_all()  # torchrun ends all ranks once one has ended, and the first may still be writing
                         raise InterruptedRunError(self.step, signum, saved)
-
-    def asked_to_stop(self, stop: StopRequest) -> int | None:
-        """The signal that asks for a stop; several ranks agree on it, every few steps, and so stop at the same one."""
-        if world() == 1:
-            return stop.signum
-        return largest(stop.signum or 0) or None if self.step % AGREE_EVERY == 0 else None
 
     def take_step(self, raw: RawBatch) -> None:
         """One step, a function of the state, the data and (seed, step) alone."""
