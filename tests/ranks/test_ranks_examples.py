@@ -1,6 +1,9 @@
 """The examples for clusters are what their readers take them for: a script that parses, manifests that name a run."""
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,34 @@ def test_torchrun_knows_the_options_of_both():
     assert (parsed.nnodes, parsed.nproc_per_node, parsed.max_restarts) == ("4", "8", 3)
     script = (ROOT / "examples" / "slurm.sbatch").read_text()
     assert all(f"--{name}=" in script for name in ("nnodes", "nproc-per-node", "rdzv-id", "rdzv-endpoint"))
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_a_slurm_job_whose_time_is_up_saves_itself_and_queues_again(tmp_path, signalled):
+    """With stand-ins for SLURM's two commands: a step that ends when it is told to, and one that ends by itself."""
+    step = (
+        "trap 'echo saved >> log; exit 1' TERM\necho started >> log\nwhile :; do sleep 0.05; done" if signalled else ""
+    )
+    commands = {
+        "srun": f'echo "$@" > words\n{step}',
+        "scontrol": 'if [ "$1" = show ]; then echo one; else echo "$@" >> log; fi',
+    }
+    for name, script in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_NODELIST": "one", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
+    command = ["bash", str(ROOT / "examples" / "slurm.sbatch"), "DATA", "OUT"]
+    job = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    log = tmp_path / "log"
+    if signalled:
+        while not log.exists():
+            time.sleep(0.02)
+        job.send_signal(signal.SIGTERM)
+    code = job.wait(timeout=60)
+    assert "--rdzv-endpoint=one:29500" in (tmp_path / "words").read_text()
+    if signalled:
+        assert log.read_text().splitlines() == ["started", "saved", "requeue 7"]
+    else:
+        assert code == 0
+        assert not log.exists()
