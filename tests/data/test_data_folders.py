@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from npmatch.data import load_dataset
+from npmatch.data.folders import list_folder
 from npmatch.types import NPMatchError
 
 WriteImage = Callable[..., np.ndarray]
@@ -111,6 +112,15 @@ def test_a_class_whose_name_is_no_text_is_refused(folder: Path) -> None:
     (folder / "labeled" / "dog").rename(folder / "labeled" / os.fsdecode(b"d\xf6g"))
     (folder / "test" / "dog").rename(folder / "test" / os.fsdecode(b"d\xf6g"))
     assert "is not UTF-8; rename it" in error_for(folder)
+
+
+def test_pictures_of_formats_that_are_not_read_are_told_from_other_files(folder: Path) -> None:
+    for name in ("cat/1.HEIC", "cat/2.avif", "cat/list.csv", "dog/3.jfif"):
+        (folder / "labeled" / name).touch()
+    listing = list_folder(folder)
+    assert listing.remarks["unread-format"] == ["labeled/cat/1.HEIC", "labeled/cat/2.avif"]
+    assert "labeled/cat/list.csv" in listing.remarks["other-file"]
+    assert "labeled/dog/3.jfif" in [file.name for file in listing.files]
 
 
 def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:

@@ -204,6 +204,7 @@ def broken_files() -> dict[str, bytes]:
         "bomb.png": png_of_size(60_000, 60_000),
         "large.png": png_of_size(10_001, 10_000),
         "float.tif": saved(Image.fromarray(GREY.astype(np.float32)), "TIFF").getvalue(),
+        "int32.tif": saved(Image.fromarray(GREY.astype(np.int32)), "TIFF").getvalue(),
     }
 
 

@@ -33,6 +33,7 @@ WHOLE = {
     "x.gif": encoded(photo(), "GIF"),
     "x.webp": encoded(photo(), "WEBP"),
     "x.tiff": encoded(photo(), "TIFF", compression="tiff_lzw"),
+    "lab.tiff": encoded(photo().convert("LAB"), "TIFF"),
     "x.bmp": encoded(photo(), "BMP"),
     "x.ppm": encoded(photo(), "PPM"),
 }
@@ -69,6 +70,13 @@ def test_what_it_says_of_a_sound_file(tmp_path):
     assert again.notes == ("wrong-extension",)
     assert again.digest != found.digest
     assert np.corrcoef(again.thumbnail.ravel(), found.thumbnail.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("pixels", [np.float32, np.int32])
+def test_pixels_of_unknown_range(pixels, tmp_path):
+    path = tmp_path / "x.tif"
+    Image.fromarray(np.full((20, 20), 200, pixels)).save(path)
+    assert inspect_file(str(path)).problem == "float-pixels"
 
 
 def test_what_cannot_be_opened(tmp_path):

@@ -13,6 +13,8 @@ from npmatch.types import Dataset, NPMatchError
 EXTENSIONS = (
     ".jpg",
     ".jpeg",
+    ".jpe",
+    ".jfif",
     ".png",
     ".bmp",
     ".gif",
@@ -24,6 +26,8 @@ EXTENSIONS = (
     ".pbm",
     ".pnm",
 )
+# Pictures too, but of formats that are not read; cameras and phones write most of them.
+UNREAD = tuple(".heic .heif .avif .jxl .jp2 .tga .psd .svg .ico .dng .cr2 .cr3 .nef .arw .raf .orf .rw2".split())
 
 
 def read_folder(root: Path, size: int) -> Dataset:
@@ -108,8 +112,14 @@ def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") ->
                 if label and where != str(folder):
                     listing.remark("nested", f"{base}/{name}")
             else:
-                listing.remark("hidden" if name.startswith(".") else "other-file", f"{base}/{name}")
+                listing.remark(_why_unused(name), f"{base}/{name}")
     return found
+
+
+def _why_unused(name: str) -> str:
+    if name.startswith("."):
+        return "hidden"
+    return "unread-format" if os.path.splitext(name)[1].lower() in UNREAD else "other-file"
 
 
 def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:

@@ -101,14 +101,20 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
 
 def to_tensor(image: Image.Image, size: int, channels: int = 3) -> Tensor:
     """A Pillow image as uint8 C×size×size."""
+    refuse_unknown_range(image)
     square = _middle_square(to_mode(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB"), size)
     return torch.from_numpy(np.array(square)).view(size, size, channels).permute(2, 0, 1).contiguous()
 
 
+def refuse_unknown_range(image: Image.Image) -> None:
+    """Pixels of which nobody can say how bright the brightest is: scaled by a guess, they would be black or white."""
+    kind = "floating-point" if image.mode == "F" else "32-bit"
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):  # in a PGM, "I" are 16 bits
+        raise NPMatchError(f"holds {kind} pixels, whose range is unknown; save it with 8 or 16 bits")
+
+
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """RGB or L, whatever the image was: 16 bits scaled to 8, transparency laid on white."""
-    if image.mode == "F":
-        raise NPMatchError("holds floating-point pixels, whose range is unknown; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # "I;16" and its kin; Pillow opens 16-bit PGM as "I"
         # Pillow's own conversion clips at 255, which turns nearly every 16-bit image white.
         image = Image.fromarray((np.asarray(image).clip(0, 65535) // 256).astype(np.uint8))
@@ -116,6 +122,8 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
         paper = Image.new("RGBA", image.size, "white")
         paper.alpha_composite(image.convert("RGBA"))
         image = paper
+    if image.mode == "LAB":  # of which Pillow makes RGB, but no grey
+        image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)
 
 

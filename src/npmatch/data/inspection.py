@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
-from npmatch.data.images import FORMATS, MAX_PIXELS, to_mode
+from npmatch.data.images import FORMATS, MAX_PIXELS, refuse_unknown_range, to_mode
 from npmatch.data.loading import fetch_in_order
 from npmatch.data.similarity import SIDE
 from npmatch.types import NPMatchError
@@ -24,8 +24,8 @@ DRAFT = (4 * SIDE, 4 * SIDE)  # a JPEG is read to its end, but made no larger th
 LONGEST = 8  # sides of a picture of which the middle square still shows something
 # Endings under which each format is expected; "MPO" is what several phones call a JPEG of several pictures.
 ENDINGS = {
-    "JPEG": (".jpg", ".jpeg"),
-    "MPO": (".jpg", ".jpeg"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "MPO": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
     "BMP": (".bmp",),
     "GIF": (".gif",),
@@ -118,6 +118,7 @@ def _decode(file: BufferedReader, ending: str) -> Inspection:
                 width=image.width, height=image.height, mode=image.mode, format=image.format or "", notes=()
             )
             try:
+                refuse_unknown_range(image)
                 found = found._replace(notes=tuple(_notes(image, ending)))
                 image.draft("L", DRAFT)
                 upright = to_mode(ImageOps.exif_transpose(image), "L")
