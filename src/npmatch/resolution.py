@@ -54,8 +54,10 @@ def resolve(
         base, settings = dict(FOLDER), find_algorithm(name).settings
         root = find_root(source := str(given.get("data.source", FOLDER["data.source"])), given.get("data.root"))
         if source in ("folder", "csv") and root is not None:
-            on_cuda = choose_device(device).type == "cuda"
-            choices = make_choices(list_data(root), {**settings, **given}, on_cuda)
+            on_cuda, listing = choose_device(device).type == "cuda", list_data(root)
+            if listing.faults:  # from which nothing sensible follows
+                raise NPMatchError(listing.faults[0])
+            choices = make_choices(listing, {**settings, **given}, on_cuda)
         base |= {choice.key: choice.value for choice in choices} | settings
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")

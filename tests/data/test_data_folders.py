@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,6 +122,16 @@ def test_pictures_of_formats_that_are_not_read_are_told_from_other_files(folder:
     assert listing.remarks["unread-format"] == ["labeled/cat/1.HEIC", "labeled/cat/2.avif"]
     assert "labeled/cat/list.csv" in listing.remarks["other-file"]
     assert "labeled/dog/3.jfif" in [file.name for file in listing.files]
+
+
+def test_class_folders_that_lie_where_other_programs_want_them(folder: Path) -> None:
+    for name in ("cat", "dog"):
+        (folder / "labeled" / name).rename(folder / name)
+    assert "no class folder" in error_for(folder)
+    shutil.rmtree(folder / "labeled")
+    said = error_for(folder)
+    assert f"{folder / 'labeled'}: no such folder" in said
+    assert "move the folders of the classes into it, if 'cat' is one" in said
 
 
 def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:

@@ -110,6 +110,12 @@ def test_rows_that_cannot_be_used(folder: Path) -> None:
     assert "line 4: test image with label ''" in error_for(folder, header + "images/c.png,,test\n")
 
 
+def test_a_table_of_files_that_are_elsewhere(folder: Path) -> None:
+    said = error_for(folder, GOOD.replace("images/", "photos/images/"))
+    assert "of its 3 files none is there: paths are relative to the folder of the table" in said
+    assert f"line 2: {folder / 'photos/images/b.png'}: no such file" in said
+
+
 def test_files_that_are_no_csv(folder: Path) -> None:
     table = folder / "table.csv"
     table.write_bytes(b"path,label\n\xff\xfe,cat\n")

@@ -53,7 +53,7 @@ def list_folder(root: Path) -> Listing:
     try:
         listing.classes = class_folders(root / "labeled")
     except NPMatchError as fault:
-        listing.faults.append(str(fault))
+        listing.faults.append(str(fault) + _what_to_move(root))
     for name in listing.classes:
         if in_utf8(name) != name:  # it will be written into files of text: model, report, export
             listing.faults.append(f"{root / 'labeled' / name}: the name of this class folder is not UTF-8; rename it")
@@ -64,6 +64,15 @@ def list_folder(root: Path) -> Listing:
     if (root / "test").is_dir():
         _list_classes(listing, root / "test", "test")
     return listing
+
+
+def _what_to_move(root: Path) -> str:
+    """What to do with a folder whose class folders lie in it directly, as other programs want them."""
+    if (root / "labeled").exists():
+        return ""
+    names = [name for name in sorted(os.listdir(root)) if _is_class(root, name) and name not in ("unlabeled", "test")]
+    found = [name for name in names if any(images for _, images in walk_images(root / name))]
+    return f"; move the folders of the classes into it, if '{found[0]}' is one" if found else ""
 
 
 def class_folders(folder: Path) -> list[str]:

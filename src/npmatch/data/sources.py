@@ -92,7 +92,7 @@ def _existing(root: Path | None, name: str, expects: str) -> Path:
     if root is None:
         raise NPMatchError(f"{name}: pass --data DIR or set NPMATCH_DATA; expected there: {expects}")
     if not root.exists():
-        raise NPMatchError(f"{root}: no such file or folder; expected there for {name}: {expects}")
+        raise NPMatchError(f"{root}: no such file or folder; give --data DIR, expected there for {name}: {expects}")
     return root
 
 

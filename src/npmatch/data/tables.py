@@ -73,3 +73,6 @@ def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
             listing.missing[name] = f"{table}, line {row.line}: {file}: {fault}"
         part: Part = "test" if row.split == "test" else "labeled" if row.label else "unlabeled"
         listing.files.append(ListedFile(name, part, row.label))
+    if listing.files and len(listing.missing) == len(listing.files):
+        paths = f"of its {len(rows)} files none is there: paths are relative to the folder of the table, or absolute"
+        listing.faults.append(f"{table}: {paths}; {next(iter(listing.missing.values()))}")
