@@ -27,7 +27,10 @@ EXTENSIONS = (
     ".pnm",
 )
 # Pictures too, but of formats that are not read; cameras and phones write most of them.
-UNREAD = tuple(".heic .heif .avif .jxl .jp2 .tga .psd .svg .ico .dng .cr2 .cr3 .nef .arw .raf .orf .rw2".split())
+UNREAD = (
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico"),
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),
+)
 
 
 def read_folder(root: Path, size: int) -> Dataset:
