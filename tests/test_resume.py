@@ -16,6 +16,7 @@ from npmatch.data import load_dataset
 from npmatch.data.identity import changes, describe_data
 from npmatch.data.split import make_split
 from npmatch.files import locked
+from npmatch.training import load_tensors, save_tensors
 from npmatch.types import NPMatchError
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
@@ -87,6 +88,43 @@ def test_data_that_no_longer_fits_the_state_is_one_line(stopped, monkeypatch):
         train_tiny(stopped, resume=True)
     with pytest.raises(NPMatchError, match=r"step 7 does not fit this configuration, data"):
         train_tiny(stopped, resume=True, allow_change=True)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_state_that_does_not_fit_leaves_the_run_as_it_was(stopped, tiny_run):
+    before = contents(stopped)
+    with pytest.raises(NPMatchError, match=r"run/checkpoints: step 7 does not fit.*size mismatch for model\.backbone"):
+        train_tiny(stopped, resume=True, allow_change=True, backbone__width=8)
+    assert contents(stopped) == before
+    assert same_run(train_tiny(stopped, resume=True).folder, tiny_run.folder)
+
+
+@pytest.mark.parametrize("part", ["algorithm", "ema", "momentum", "bad_steps"])
+def test_a_checkpoint_that_lacks_a_part_is_one_line(stopped, part):
+    path = stopped / "checkpoints" / "step-00000007.safetensors"
+    tensors, scalars = load_tensors(path)
+    save_tensors(path, {name: t for name, t in tensors.items() if not name.startswith(f"{part}/")}, scalars)
+    before = contents(stopped)
+    with pytest.raises(NPMatchError, match=rf"step 7 does not fit .*\('{part}'\)"):
+        train_tiny(stopped, resume=True)
+    assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("step", [-1, True, 7.0, "7", None])
+def test_a_checkpoint_of_no_step_is_none(stopped, step):
+    path = stopped / "checkpoints" / "step-00000007.safetensors"
+    save_tensors(path, load_tensors(path)[0], {"step": step})
+    with pytest.raises(NPMatchError, match="no checkpoint in it can be read"):
+        train_tiny(stopped, resume=True)
+
+
+def test_fewer_iterations_than_were_taken_are_told(stopped, capfd):
+    run = train_tiny(stopped, resume=True, allow_change=True, training__iterations=5)
+    assert "is at step 7, beyond training.iterations=5" in capfd.readouterr().err
+    assert [r["step"] for r in run.records() if r["kind"] == "final"] == [7]
 
 
 def test_changed_files_and_labels_are_named(tmp_path):

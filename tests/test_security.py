@@ -220,3 +220,18 @@ def test_a_checkpoint_of_a_stranger_is_not_unpickled_on_resume(tmp_path, bomb):
     with pytest.raises(NPMatchError, match="no checkpoint"):
         train_tiny(tmp_path / "run", resume=True)
     assert not mark.exists()
+
+
+def test_links_in_a_strangers_run_are_not_written_through(tmp_path):
+    folder, precious = tmp_path / "run", tmp_path / "precious"
+    stop_tiny(folder, 12)
+    (folder / ".lock").unlink()
+    links = [".lock", "metrics.jsonl.tmp", "config.yaml.tmp", "model.safetensors.tmp", "predictions/test.parquet.tmp"]
+    links += ["checkpoints/step-00000014.safetensors.tmp", "report.html.tmp"]
+    (folder / "predictions").mkdir()
+    for name in links:
+        precious.write_text("mine")
+        (folder / name).symlink_to(precious)
+    train_tiny(folder, resume=True)
+    assert precious.read_text() == "mine"
+    assert not (folder / "model.safetensors").is_symlink()

@@ -44,6 +44,7 @@ from npmatch.training import (
     Update,
     ViewMaker,
 )
+from npmatch.training.checkpoint import Parts
 from npmatch.training.compilation import compile_step, is_compiled, use_fused_kernels
 from npmatch.training.pace import AT_LEAST, steps_within
 from npmatch.types import NPMatchError, Prediction, Task, Views
@@ -118,6 +119,8 @@ def build_trainer(
         source = Path(config.training.start_from)
         from_first(lambda: start_from(trainer, source))
         display.say(f"starting from {source} with {len(split.labeled)} labelled images")
+    if latest is not None:
+        take_up(trainer, checkpoints.folder, *latest)  # first: a folder whose state does not fit stays as it is
     resuming = is_run(folder)
 
     def open_log() -> None:
@@ -127,12 +130,24 @@ def build_trainer(
 
     from_first(open_log)
     if latest is not None:
-        trainer.restore(*latest)
         display.say(f"resuming {folder} at step {trainer.step}")
     elif resuming:
         display.say(f"{folder}: no checkpoint yet, starting at the first step")
     copy_first_(trainer.state())  # machines may differ in the last bit of a drawn weight
     return trainer, evaluator
+
+
+def take_up(trainer: Trainer, folder: Path, step: int, parts: Parts) -> None:
+    """The state of a checkpoint in `folder`."""
+    try:
+        trainer.restore(step, parts)
+    except NPMatchError as error:
+        raise NPMatchError(f"{folder}: {error}") from error
+    if step > trainer.config.iterations:
+        trainer.display.warn(
+            f"{folder}: is at step {step}, beyond training.iterations={trainer.config.iterations}: no step is left to "
+            "take, the model will be the one of that step"
+        )
 
 
 def paced(

@@ -9,19 +9,21 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 from npmatch.types import NPMatchError
 
 LOCK = ".lock"  # in a folder: who holds it, or held it last
+TEMPORARY = ".tmp"  # ends the name of a file that is being written
 
 _held: set[Path] = set()  # by this process, which the operating system's lock would let in twice
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
+        with open_new(temporary) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -69,6 +71,12 @@ def is_held_by(folder: Path, owner: str) -> bool:
         return False
 
 
+def open_new(path: Path) -> BinaryIO:
+    """A file for writing; what bore its name is removed and not written through: a link in it may lead anywhere."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
 @contextmanager
 def locked(folder: Path, owner: str = "") -> Iterator[None]:
     """The folder is this process's alone inside; the lock ends with the process, however that ends.
@@ -90,6 +98,8 @@ def locked(folder: Path, owner: str = "") -> Iterator[None]:
         raise NPMatchError(refusal.format(" (this one)"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():  # a folder from elsewhere must not make us write where it likes
+            path.unlink()
         opened = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
@@ -103,9 +113,7 @@ def locked(folder: Path, owner: str = "") -> Iterator[None]:
             file.seek(0)
             other = file.read().strip()
             raise NPMatchError(refusal.format(f" ({other})" if other else "")) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n")
-        file.flush()
+        _name_owner(file, owner)
         _held.add(folder)
         try:
             yield
@@ -114,3 +122,11 @@ def locked(folder: Path, owner: str = "") -> Iterator[None]:
             if is_new and [other.name for other in folder.glob("*")] == [path.name]:  # nothing came of it
                 path.unlink()
                 folder.rmdir()
+
+
+def _name_owner(file: TextIO, owner: str) -> None:
+    """For whoever finds the folder locked; on a full disk the lock holds all the same, without a name."""
+    with contextlib.suppress(OSError):
+        file.truncate(0)
+        name = f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n"
+        os.write(file.fileno(), name.encode())

@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from npmatch import files
 from npmatch.training import Checkpoints, Recorder, load_tensors, read_records, save_tensors
 from npmatch.training.loop import Trainer
 from npmatch.types import NPMatchError
@@ -53,6 +55,14 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(tmp_path, damag
     ]  # fmt: skip
 
 
+def test_what_a_kill_left_of_a_checkpoint_goes_with_the_next_one(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(5, {"model": {"w": torch.zeros(3)}})
+    (tmp_path / "checkpoints" / "step-00000008.safetensors.tmp").write_bytes(b"half")
+    checkpoints.save(10, {"model": {"w": torch.zeros(3)}})
+    assert step_files(tmp_path) == ["step-00000005.safetensors", "step-00000010.safetensors"]
+
+
 def test_where_every_checkpoint_is_damaged_nothing_is_touched_and_it_is_said(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(5, {"model": {"w": torch.zeros(3)}})
@@ -96,15 +106,20 @@ def fail_at(monkeypatch, step: int, act) -> None:
     monkeypatch.setattr(Trainer, "take_step", acting)
 
 
-def fill_disk(trainer: Trainer) -> None:
+def fill_disk(monkeypatch) -> Callable[[Trainer], None]:
     """The next checkpoint's temporary file is the device that is always full."""
-    (trainer.checkpoints.folder / "step-00000014.safetensors.tmp").symlink_to("/dev/full")
+    open_new, full = files.open_new, ["step-00000014.safetensors.tmp"]
+
+    def opened(path):
+        return open("/dev/full", "wb") if full[-1:] == [path.name] and full.pop() else open_new(path)
+
+    return lambda trainer: monkeypatch.setattr(files, "open_new", opened)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_is_intact(tiny_run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        fail_at(patch, 8, fill_disk)
+        fail_at(patch, 8, fill_disk(patch))
         with pytest.raises(NPMatchError, match=r"after step 14 \(No space left.*step-00000007\.safetensors.*--resume"):
             train_tiny(tmp_path / "run")
     assert step_files(tmp_path / "run") == ["step-00000007.safetensors"]
@@ -113,7 +128,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_is_intact(tiny_run, t
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_run_told_to_goes_on_and_says_what_it_could_not_save(tiny_run, tmp_path, monkeypatch, capfd):
-    fail_at(monkeypatch, 8, fill_disk)
+    fail_at(monkeypatch, 8, fill_disk(monkeypatch))
     run = train_tiny(tmp_path / "run", training__on_save_error="continue")
     said = capfd.readouterr().err
     assert "No space left" in said
@@ -133,7 +148,7 @@ def test_a_vanished_folder_stops_the_run_and_is_not_made_anew(tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "predictions/test.parquet"])
 def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_run, tmp_path, monkeypatch, name):
-    from npmatch import files, predict, saved_model
+    from npmatch import predict, saved_model
     from npmatch.training import checkpoint
 
     def refuse(path, content):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from npmatch.files import write_atomically
 from npmatch.metrics import scores
 from npmatch.report import decision_sections, model_sections, run_sections
 from npmatch.report.elements import text
@@ -26,14 +25,10 @@ def write_report(record: RunRecord, path: Path) -> Path:
 
 def write_page(page: str, path: Path) -> Path:
     """Writes a page, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(page.encode("utf-8"))
-        unfinished.replace(path)
+        write_atomically(path, page.encode("utf-8"))
     except OSError as problem:
-        with suppress(OSError):
-            unfinished.unlink()
         raise NPMatchError(f"cannot write the report {path}: {problem.strerror}") from problem
     return path
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from npmatch.files import write_atomically
+from npmatch.files import TEMPORARY, write_atomically
 from npmatch.types import NPMatchError
 
 __all__ = ["Checkpoints", "Unsaved", "load_tensors", "save_tensors", "write_atomically"]
@@ -72,6 +72,8 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Writes the state after `step` steps and forgets all but the newest ones."""
         self.folder.mkdir(exist_ok=True)  # not its parents: where a mount has vanished, its place is not filled
+        for torn in self.folder.glob(f"step-*{TEMPORARY}"):  # left by a kill; on a disk that is nearly full it hurts
+            torn.unlink()
         path = self.folder / f"step-{step:08d}.safetensors"
         tensors = {f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()}
         save_tensors(path, tensors, {"step": step})
@@ -118,10 +120,11 @@ class Unsaved(Checkpoints):
 
 def _load_parts(path: Path) -> tuple[int, Parts]:
     tensors, scalars = load_tensors(path, unsigned=False)
-    if not isinstance(scalars.get("step"), int):
+    step = scalars.get("step")
+    if type(step) is not int or step < 0:
         raise NPMatchError(f"{path}: not a checkpoint, it names no step")
     parts: Parts = {}
     for name, tensor in tensors.items():
         part, _, key = name.partition("/")
         parts.setdefault(part, {})[key] = tensor
-    return scalars["step"], parts
+    return step, parts

@@ -195,18 +195,19 @@ class Trainer:
         self.display.warn(f"{problem}; going on without saving (training.on_save_error=continue)")
 
     def restore(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
-        """Takes up a checkpoint."""
+        """Takes up a checkpoint, or fails where it is one of another configuration."""
         self.step = step
         try:
             self.algorithm.load_state_dict(parts["algorithm"])
             self.update.ema.load_state_dict(parts["ema"])
             self.update.load_state_dict(parts["momentum"])
+            self.meter.load_state_dict(parts.get("meter", {}))
+            for name, count in self.update.bad_steps.counts.items():
+                count.copy_(parts["bad_steps"][name])
         except (RuntimeError, KeyError) as error:
+            problem = str(error).splitlines()[:2][-1].strip()  # torch's first line names no tensor
             raise NPMatchError(
-                f"{self.checkpoints.folder}: step {step} does not fit this configuration, data or version of npmatch "
-                f"({str(error).splitlines()[0]}); go on with those it was written with, or train again in another --out"
+                f"step {step} does not fit this configuration, data or version of npmatch ({problem[:160]}); go on "
+                "with those it was written with, or train again in another --out"
             ) from error
-        self.meter.load_state_dict(parts.get("meter", {}))
-        for name, count in self.update.bad_steps.counts.items():
-            count.copy_(parts["bad_steps"][name])
         self.display.advance(step)
