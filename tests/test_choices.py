@@ -165,6 +165,17 @@ def test_choices_are_printed_stored_and_kept_by_a_resumed_run(photos, tmp_path, 
     assert main([*command, "--resume", "algorithm.max_entropy=0.5"]) == 2
 
 
+def test_an_average_is_filled_by_the_steps_there_are():
+    listing = listing_of("ab")
+    assert "training.ema" not in chosen(listing)
+    assert "training.ema" not in chosen(listing, training__iterations="500")
+    for steps in (1, 5, 30, 450):
+        assert chosen(listing, training__iterations=str(steps))["training.ema"] ** steps < 0.01
+    assert "training.ema" not in chosen(listing, training__iterations=30, training__ema=0.99)
+    assert chosen(listing, on_cuda=True)["training.ema"] == 0.999
+    assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.995
+
+
 def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("npmatch.assembly.steps_within", lambda minutes, trainer, device: round(10 * minutes))
     run = tmp_path / "run"
@@ -174,6 +185,7 @@ def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch
     assert json.loads(capsys.readouterr().out)["n"] == 2
     stored = read_config_file(run / "config.yaml")
     assert (stored["training.iterations"], stored["training.eval_every"]) == (12, 10)
+    assert stored["training.ema"] ** 12 < 0.01  # the random start's share of the averaged weights
     assert [r["step"] for r in npmatch.fit(out=run, resume=True, quiet=True).records() if r["kind"] == "final"] == [12]
     assert main([*command, "--resume"]) == 0
     assert "finished already" in capsys.readouterr().err

@@ -43,6 +43,7 @@ from npmatch.training import (
     Unsaved,
     Update,
     ViewMaker,
+    filled_decay,
 )
 from npmatch.training.checkpoint import Parts
 from npmatch.training.compilation import compile_step, is_compiled, use_fused_kernels
@@ -109,9 +110,12 @@ def build_trainer(
     from_first(lambda: refuse_other_data(folder, data, allow_change, display))
     stream = None
     if minutes is not None:
+        usual = config.training.ema
         config, stream = paced(config, dataset, split, device, minutes)
         display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
         display.say(f"{config.training.iterations} steps should take {minutes:g} min here")
+        if config.training.ema < usual:
+            display.say(f"training.ema={config.training.ema}: so few steps do not fill an average of decay {usual}")
     trainer, evaluator = assemble(config, dataset, split, device, display, stream)
     checkpoints = Checkpoints(folder / "checkpoints")
     latest = from_first(lambda: checkpoints.load_latest(display.warn))  # not every machine need see the folder
@@ -164,7 +168,8 @@ def paced(
         interval if interval <= iterations else max(1, iterations // LOOKS)
         for interval in (t.eval_every, t.checkpoint_every)
     )
-    t = replace(t, iterations=iterations, eval_every=eval_every, checkpoint_every=checkpoint_every)
+    ema = filled_decay(t.ema, iterations)
+    t = replace(t, iterations=iterations, eval_every=eval_every, checkpoint_every=checkpoint_every, ema=ema)
     return replace(config, training=t), trainer.stream
 
 

@@ -15,6 +15,8 @@ from npmatch.algorithms import NPMatch, find_algorithm
 from npmatch.data.images import FORMATS
 from npmatch.data.inspection import open_regular
 from npmatch.data.listing import Listing
+from npmatch.recipes import FOLDER
+from npmatch.training import filled_decay
 
 SAMPLE = 256  # files whose headers are read to learn how large images are
 SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)
@@ -51,6 +53,7 @@ def make_choices(listing: Listing, given: Mapping[str, Any], on_cuda: bool = Fal
         *_backbone(size, name, on_cuda),
         *_augmentation(size, listing.classes),
         *_batches(listing, on_cuda),
+        *_average(given, on_cuda),
         *_thresholds(listing, algorithm),
         *_clipping(algorithm),
         *_validation(listing),
@@ -128,7 +131,15 @@ def _batches(listing: Listing, on_cuda: bool) -> Iterator[Choice]:
     yield Choice("training.unlabeled_ratio", ratio, f"{images} images to learn from")
     if on_cuda:
         yield Choice("training.iterations", 20_000, "minutes on a GPU; --minutes says how many")
-        yield Choice("training.ema", 0.999, "the average of a long run")
+
+
+def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
+    usual, steps = (0.999 if on_cuda else FOLDER["training.ema"]), str(given.get("training.iterations", ""))
+    decay = filled_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
+    if decay < usual:
+        yield Choice("training.ema", decay, f"{steps} steps do not fill a longer average")
+    elif on_cuda:
+        yield Choice("training.ema", usual, "the average of a long run")
 
 
 def _thresholds(listing: Listing, algorithm: str) -> Iterator[Choice]:

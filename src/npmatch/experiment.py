@@ -47,7 +47,8 @@ HARMLESS = (
     "training.on_save_error",
 )
 
-PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every")  # what --minutes decides
+# What --minutes decides.
+PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every", "training.ema")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from npmatch.training.checkpoint import Checkpoints, Unsaved, load_tensors, save_tensors, write_atomically
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
-from npmatch.training.ema import EMA
+from npmatch.training.ema import EMA, filled_decay
 from npmatch.training.interrupt import InterruptedRunError
 from npmatch.training.loop import Trainer, ViewMaker
 from npmatch.training.meter import Meter
@@ -23,6 +23,7 @@ __all__ = [
     "Unsaved",
     "Update",
     "ViewMaker",
+    "filled_decay",
     "load_tensors",
     "read_records",
     "save_tensors",
