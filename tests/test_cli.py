@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -200,3 +201,49 @@ def test_a_signal_saves_the_run_and_resume_finishes_it(tmp_path, signum, code):
     assert "--resume" in err
     steps = [r["step"] for r in read_records(run) if r["kind"] == "train"]
     assert steps == list(range(5, steps[-1] + 1, 5))
+
+
+def test_a_terminal_that_knows_ascii_alone_is_enough(tiny_run):
+    poor = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [sys.executable, "-m", "npmatch"]
+    listed = subprocess.run([*words, "recipes"], env=poor, capture_output=True, check=False)
+    assert (listed.returncode, listed.stderr) == (0, b"")
+    again = ["train", "digits-40", "--out", str(tiny_run.folder), "--resume"]
+    refused = subprocess.run([*words, *again], env=poor, capture_output=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.count(b"\n") == 1
+    assert rb"training.iterations: 24 \u2192 1500" in refused.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_standard_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "npmatch", "recipes"]
+        run = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (run.returncode, run.stderr) == (2, "npmatch: input or output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nmore"), r"CUDA out of memory.*9 GiB"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "DefaultCPUAllocator"),
+        (MemoryError(), "on this machine"),
+        (OSError(5, "Input/output error", "/mnt/x"), "/mnt/x: Input/output error"),
+    ],
+)
+def test_what_a_machine_refuses_is_one_line(monkeypatch, capfd, problem, message):
+    def refuse(*a, **k):
+        raise problem
+
+    monkeypatch.setattr("npmatch.experiment.fit", refuse)
+    assert main(["train", "digits-40"]) == 2
+    said = capfd.readouterr().err
+    assert re.search(message, said)
+    assert said.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_called_the_users(monkeypatch):
+    monkeypatch.setattr("npmatch.experiment.fit", lambda *a, **k: torch.zeros(2) + torch.zeros(3))
+    with pytest.raises(RuntimeError, match="must match"):
+        main(["train", "digits-40"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -81,11 +82,32 @@ def main(arguments: list[str] | None = None) -> int:
         return stopped.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except OSError as error:  # a disk, a mount or a pipe that fails where no verb has more to say of it
+        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = "lower training.batch or data.image_size, choose a smaller backbone, or --device cpu"
+        return fail(f"out of memory ({str(error).splitlines()[0] if str(error) else 'on this machine'}); {advice}")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device or the machine has no more to give; torch's allocator for the CPU has no type of its own."""
+    return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
 
 
 def console_script() -> None:
     """The `npmatch` command."""
+    codecs.register_error("npmatch", as_printable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")  # file names are bytes, which need not be UTF-8
+            stream.reconfigure(errors="npmatch")
     sys.exit(main())
+
+
+def as_printable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """File names are bytes, which need not be UTF-8; and a terminal need not know every character of ours."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("backslashreplace")(error)
