@@ -116,7 +116,7 @@ def confusions(record: RunRecord) -> str:
     names = [text(name) for name in record.class_names]
     if len(names) > LARGEST_CONFUSION:
         return ""
-    head = "".join(f"<th><span>{name}</span></th>" for name in names)
+    head = "".join(f'<th title="{name}"><span>{name}</span></th>' for name in names)
     lines = []
     for true, row in enumerate(confusion(record.prediction, record.y).tolist()):
         depth = [math.sqrt(n / max(sum(row), 1)) for n in row]  # the root, so that rare errors show
@@ -127,7 +127,7 @@ def confusions(record: RunRecord) -> str:
             story = f"{names[true]} taken for {names[predicted]}: {n}"
             shade = f"--depth:{depth[predicted]:.3f}"
             cells.append(f'<td class="{kind}{deep}" style="{shade}" title="{story}">{n or ""}</td>')
-        lines.append(f"<tr><th>{names[true]}</th>{''.join(cells)}</tr>")
+        lines.append(f'<tr><th title="{names[true]}"><span>{names[true]}</span></th>{"".join(cells)}</tr>')
     dense = " dense" if len(names) > DENSE_CONFUSION else ""
     grid = (
         f'<div class="scroll"><table class="confusion{dense}"><thead><tr><th></th>{head}</tr></thead>'

@@ -41,7 +41,7 @@ section {
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: 1.1rem 1.25rem; }
 .tile b { display: block; font-size: 1.7rem; font-weight: 620; line-height: 1.25; white-space: nowrap; }
 .tile span { font-size: .9rem; font-weight: 600; }
-.tile small { display: block; font-size: .8rem; line-height: 1.4; }
+.tile small { display: block; font-size: .8rem; line-height: 1.4; overflow-wrap: anywhere; }
 b, td, th { font-variant-numeric: tabular-nums; }
 .panels { display: grid; gap: 1.5rem; }
 .panels { grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
@@ -80,10 +80,12 @@ th { font-weight: 600; text-align: left; }
 .confusion td.right { --tone: var(--right); }
 .confusion td.wrong { --tone: var(--wrong); }
 .confusion td.deep { color: #fff; }
-.confusion th { font-weight: 500; padding: .1rem .5rem; white-space: nowrap; }
+.confusion th { font-weight: 500; padding: .1rem .5rem; }
+.confusion th span { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.confusion tbody th span { max-width: 12rem; unicode-bidi: isolate; }
 .confusion tbody th { text-align: right; position: sticky; left: 0; background: var(--card); }
 .confusion thead th { vertical-align: bottom; padding: .4rem .1rem; }
-.confusion thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+.confusion thead th span { max-height: 12rem; writing-mode: vertical-rl; transform: rotate(180deg); }
 .confusion.dense { font-size: .68rem; }
 .confusion.dense td { min-width: 1.55rem; height: 1.55rem; padding: 0; border-radius: 4px; }
 .shots { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.2rem, 1fr)); gap: 1.1rem; }
@@ -113,6 +115,7 @@ footer { margin-top: 1.5rem; color: var(--muted); font-size: .82rem; }
   .plain th, .plain td { padding-right: .4rem; }
   .confusion { font-size: .7rem; }
   .confusion td { min-width: 1.9rem; height: 1.8rem; padding: 0; }
+  .confusion tbody th span { max-width: 5.5rem; }
 }
 @media print {
   body { max-width: none; padding: 0; background: none; }
