@@ -81,6 +81,18 @@ def test_report_of_one_run_and_of_many(runs, tmp_path, capsys):
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", html)
 
 
+def test_runs_that_differ_in_many_settings_are_called_after_their_folders(tmp_path):
+    train_tiny(tmp_path / "old" / "photos", training__iterations=8, algorithm="supervised")
+    changes = {"learning_rate": 0.02, "momentum": 0.8, "weight_decay": 0.002, "batch": 16}
+    settings = {f"training__{key}": value for key, value in changes.items()}
+    train_tiny(tmp_path / "new" / "photos", training__iterations=9, algorithm="supervised", **settings)
+    folders = [str(tmp_path / place / "photos") for place in ("old", "new")]
+    assert main(["report", *folders, "-o", str(tmp_path / "many.html")]) == 0
+    page = Page((tmp_path / "many.html").read_text())
+    assert {"old/photos", "new/photos"} <= set(page.text["methods"])
+    assert {"training.learning_rate", "0.02", "training.batch", "16"} <= set(page.text["configuration"])
+
+
 def test_report_refuses_what_is_no_run(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for words, message in [

@@ -14,6 +14,7 @@ from npmatch.types import NPMatchError
 Flat = Mapping[str, Any]  # a run's configuration, dotted keys
 PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # where things lie: no difference in method
 ALWAYS_SAID = ("recipe", "data.source", "data.labels")
+LONGEST_NAME = 60  # letters; methods that more would set apart are called after their folders
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
@@ -42,6 +43,8 @@ def gather(runs: Iterable[Path]) -> Comparison:
         groups.setdefault(tuple((key, str(value)) for key, value in method.items()), []).append((seed, run, method))
     flats = [members[0][2] for members in groups.values()]
     names = _names(flats)
+    if any(len(name) > LONGEST_NAME for name in names):
+        names = _folder_names([[run for _, run, _ in members] for members in groups.values()])
     methods = [
         Method(
             name,
@@ -50,8 +53,11 @@ def gather(runs: Iterable[Path]) -> Comparison:
         )
         for name, members in zip(names, groups.values(), strict=True)
     ]
-    shared = {key: flats[0][key] for key in flats[0] if all(flat.get(key) == flats[0][key] for flat in flats)}
-    return Comparison(f"{len(flats)} methods beside one another", methods, shared)
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    values = {key: [flat.get(key) for flat in flats] for key in keys}
+    shared = {key: found[0] for key, found in values.items() if all(value == found[0] for value in found)}
+    apart = {key: found for key, found in values.items() if key not in shared}
+    return Comparison(f"{len(flats)} methods beside one another", methods, shared, apart=apart)
 
 
 def _names(flats: list[Flat]) -> list[str]:
@@ -64,3 +70,13 @@ def _names(flats: list[Flat]) -> list[str]:
         settings = ";".join(f"{key}={flat[key]}" for key in said if key != "algorithm.name")
         names.append(f"{flat['algorithm.name']}[{settings}]" if settings else str(flat["algorithm.name"]))
     return names
+
+
+def _folder_names(groups: list[list[Path]]) -> list[str]:
+    """Each method's first run, by as much of its path as tells it from the others."""
+    firsts = [sorted(runs)[0].resolve() for runs in groups]
+    for length in range(1, max(len(first.parts) for first in firsts) + 1):
+        names = ["/".join(first.parts[-length:]) for first in firsts]
+        if len(set(names)) == len(names):
+            break
+    return [f"{name} + {len(runs) - 1}" if len(runs) > 1 else name for name, runs in zip(names, groups, strict=True)]

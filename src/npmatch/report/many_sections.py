@@ -163,10 +163,15 @@ def runs_section(comparison: Comparison) -> str:
 
 
 def settings_section(comparison: Comparison) -> str:
-    """What all runs have in common."""
+    """What sets the methods apart, and what all runs have in common."""
+    apart = table(
+        ["setting", *(method.name for method in comparison.methods)],
+        [[key, *map(str, values)] for key, values in comparison.apart.items()],
+    )
     rows = "".join(f"<tr><td>{text(k)}</td><td>{text(v)}</td></tr>" for k, v in comparison.settings.items())
     body = f'<div class="scroll"><table class="plain config"><tbody>{rows}</tbody></table></div>'
-    return section("configuration", "Configuration", "", details("What all runs have in common", body))
+    parts = [details("What sets them apart", apart)] if comparison.apart else []
+    return section("configuration", "Configuration", "", *parts, details("What all runs have in common", body))
 
 
 def multiples(methods: Sequence[Method], draw: Callable[[Method], str], words: Callable[[Method], str]) -> str:

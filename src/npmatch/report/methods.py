@@ -96,6 +96,7 @@ class Comparison:
     methods: list[Method]
     settings: dict[str, object] = field(default_factory=dict)
     swept: str | None = None  # the key whose values the methods' names are
+    apart: dict[str, list[object]] = field(default_factory=dict)  # key → the value of each method
 
     @property
     def heading(self) -> str:
