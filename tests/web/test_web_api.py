@@ -1,8 +1,10 @@
 """What the page asks of the server, asked without a browser."""
 
+import asyncio
 import csv
 import io
 import json
+import logging
 import math
 import re
 import shutil
@@ -28,6 +30,7 @@ from npmatch.report.formatting import printable
 from npmatch.types import Prediction
 from npmatch.web.app import make_app
 from npmatch.web.guard import Access
+from npmatch.web.server import end_quietly
 from npmatch.web.site import Site
 
 
@@ -342,6 +345,15 @@ def test_serve_prints_its_address_and_ends_on_ctrl_c(run_folder):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert err == ""
+
+
+def test_a_request_that_the_end_cuts_off_is_no_error_to_be_printed(caplog):
+    end_quietly()
+    log = logging.getLogger("uvicorn.error")
+    log.error("Cancel 1 running task(s), timeout graceful shutdown exceeded")
+    for error in (asyncio.CancelledError("Task cancelled, timeout graceful shutdown exceeded"), ValueError("a bug")):
+        log.error("Exception in ASGI application", exc_info=error)
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
 def test_without_the_extra_one_line_says_what_to_install(run_folder, monkeypatch, capsys):

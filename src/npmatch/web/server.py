@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import socket
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,8 +50,22 @@ def serve(
         )
         listening.listen(128)  # from here on a browser that is quick waits rather than fails
         say(address(host, port, token))
+        end_quietly()
         with suppress(KeyboardInterrupt):  # which is how a page is meant to end
             uvicorn.Server(config).run(sockets=[listening])
+
+
+def end_quietly() -> None:
+    """Ctrl-C while a request is under way, or before the first, is no error to be printed."""
+    logging.getLogger("uvicorn.error").addFilter(is_no_cancellation)
+    warnings.filterwarnings("ignore", message="coroutine 'Server.serve' was never awaited")
+
+
+def is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Whether a line of the server's log is about anything but a request that the server's end has cut off."""
+    kind = record.exc_info[0] if record.exc_info else None
+    is_cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
+    return not is_cut_off and "graceful shutdown exceeded" not in record.getMessage()
 
 
 def choose_token(host: str, token: str | None) -> str | None:
