@@ -133,6 +133,8 @@ def test_everything_is_reached_by_the_keyboard_and_the_focus_is_seen(page, serve
         names.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
         page.keyboard.press("Tab")
     assert {"agree", "skip", "undo", "copy", "export"} <= set(names)
+    for name in ("Agree", "Skip", "Undo", "Previous", "Next", "Keys"):  # as read aloud, without the signs of the keys
+        assert page.get_by_role("button", name=name, exact=True).count() == 1
     page.keyboard.press("Alt+3")
     expect(page.locator("#figure-classes img")).to_be_visible()
 
