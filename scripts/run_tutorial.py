@@ -55,7 +55,7 @@ def output(step: re.Match[str], folder: Path) -> str:
 def environment() -> dict[str, str]:
     """This environment's commands first, on a terminal of the page's width."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "COLUMNS": "100", "NPMATCH_HOME": str(ROOT)}
+    return {**os.environ, "PATH": path, "COLUMNS": "88", "NPMATCH_HOME": str(ROOT)}
 
 
 def main() -> None:
