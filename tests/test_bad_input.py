@@ -49,7 +49,8 @@ def empty_the_class(root):
 
 
 FOLDERS = {
-    "no labelled folder": (lambda root: os.rename(root / "labeled", root / "Labeled"), "labeled: no such folder"),
+    "no labelled folder": (lambda root: os.rename(root / "labeled", root / "classes"), "labeled: no such folder"),
+    "a capital": (lambda root: os.rename(root / "labeled", root / "Labeled"), "rename this folder to 'labeled'"),
     "one class alone": (lambda root: only(root, "cat"), "'cat' is the only class folder"),
     "no class at all": (lambda root: only(root), "no class folder"),
     "an empty class": (empty_the_class, "dog: no image in this class folder"),

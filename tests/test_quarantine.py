@@ -75,6 +75,12 @@ def test_names_that_are_not_utf8_are_trained_and_tested_on(photos, tmp_path):
     assert main(["evaluate", str(run.folder), "--json"]) == 0
 
 
+def test_a_folder_that_is_not_used_is_a_warning(photos, tmp_path, capsys):
+    (photos / "test").rename(photos / "val")
+    fit(tmp_path / "run", photos)
+    assert "not used, as they lie beside labeled, unlabeled and test: 'val'" in capsys.readouterr().err
+
+
 def test_later_steps_leave_it_out_too(messy, run):
     assert len(npmatch.evaluate_run(run.folder).held_out) == run.scores["n"]
     data = open_run_data(run.folder)

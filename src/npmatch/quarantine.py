@@ -51,6 +51,8 @@ def tell(report: DataReport, display: Display) -> None:
             f"{len(leaked)} training image(s) are test images too and are left out of training: "
             f"{', '.join(map(repr, leaked[:NAMED]))}{more}"
         )
+    if unused := report.names("unused-folder"):
+        display.warn(f"not used, as they lie beside labeled, unlabeled and test: {', '.join(map(repr, unused))}")
     if alike := report.names("near-leak"):
         display.warn(f"{len(alike)} images look the same in training and test: npmatch check-data {report.data}")
 

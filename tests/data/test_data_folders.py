@@ -137,6 +137,19 @@ def test_class_folders_that_lie_where_other_programs_want_them(folder: Path) -> 
 def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:
     (folder / "unlabeled").rename(folder / "unlabelled")
     assert "rename this folder to 'unlabeled'" in error_for(folder)
+    (folder / "unlabelled").rename(folder / "Unlabeled")
+    assert "Unlabeled: rename this folder to 'unlabeled'" in error_for(folder)
+
+
+def test_what_lies_beside_the_three_folders_is_said(folder: Path) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "todo.txt").touch()
+    (folder / "loose.jpg").touch()
+    (folder / "unlabeled" / "deep").rename(folder / "val")
+    listing = list_folder(folder)
+    assert not listing.faults
+    assert listing.remarks["unused-folder"] == ["val"]
+    assert "loose.jpg" in listing.remarks["no-class-folder"]
 
 
 def test_a_class_folder_may_be_a_link(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -26,6 +26,7 @@ EXTENSIONS = (
     ".pbm",
     ".pnm",
 )
+PARTS = ("labeled", "unlabeled", "test")
 # Pictures too, but of formats that are not read; cameras and phones write most of them.
 UNREAD = (
     *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico"),
@@ -50,13 +51,11 @@ def read_imagenet(root: Path, size: int) -> Dataset:
 def list_folder(root: Path) -> Listing:
     """What lies in a user's folder; its faults are collected, not raised."""
     listing = Listing(root)
-    for misspelt in ("labelled", "unlabelled"):  # would be passed over in silence, and most images with it
-        if (root / misspelt).is_dir():
-            listing.faults.append(f"{root / misspelt}: rename this folder to '{misspelt.replace('ll', 'l')}'")
+    _note_others(listing)
     try:
         listing.classes = class_folders(root / "labeled")
     except NPMatchError as fault:
-        listing.faults.append(str(fault) + _what_to_move(root))
+        listing.faults.append(str(fault) + _what_to_move(listing))
     for name in listing.classes:
         if in_utf8(name) != name:  # it will be written into files of text: model, report, export
             listing.faults.append(f"{root / 'labeled' / name}: the name of this class folder is not UTF-8; rename it")
@@ -69,13 +68,25 @@ def list_folder(root: Path) -> Listing:
     return listing
 
 
-def _what_to_move(root: Path) -> str:
+def _note_others(listing: Listing) -> None:
+    """What lies beside the three folders: passed over in silence, most images might be missing."""
+    root = listing.root
+    for name in sorted(set(os.listdir(root)) - set(PARTS)):
+        if (meant := name.lower().replace("ll", "l")) in PARTS and _is_class(root, name):
+            found = (root / meant).exists() and (root / meant).samefile(root / name)  # where capitals do not count
+            listing.faults += [] if found else [f"{root / name}: rename this folder to '{meant}'"]
+        elif _is_class(root, name) and any(images for _, images in walk_images(root / name)):
+            listing.remark("unused-folder", name)
+        elif is_image(name):
+            listing.remark("no-class-folder", name)
+
+
+def _what_to_move(listing: Listing) -> str:
     """What to do with a folder whose class folders lie in it directly, as other programs want them."""
-    if (root / "labeled").exists():
+    found = listing.remarks.get("unused-folder", [])
+    if not found or (listing.root / "labeled").exists():
         return ""
-    names = [name for name in sorted(os.listdir(root)) if _is_class(root, name) and name not in ("unlabeled", "test")]
-    found = [name for name in names if any(images for _, images in walk_images(root / name))]
-    return f"; move the folders of the classes into it, if '{found[0]}' is one" if found else ""
+    return f"; move the folders of the classes into it, if '{found[0]}' is one"
 
 
 def class_folders(folder: Path) -> list[str]:
