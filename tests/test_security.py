@@ -20,7 +20,7 @@ from npmatch.config import read_config_file
 from npmatch.data import load_dataset
 from npmatch.data.mnist import IMAGES, read_idx
 from npmatch.label_embeddings import load_label_embeddings
-from npmatch.training import Checkpoints, load_tensors
+from npmatch.training import Checkpoints, load_tensors, save_tensors
 from npmatch.types import NPMatchError
 from tiny import stop_tiny, train_tiny
 
@@ -235,3 +235,49 @@ def test_links_in_a_strangers_run_are_not_written_through(tmp_path):
     train_tiny(folder, resume=True)
     assert precious.read_text() == "mine"
     assert not (folder / "model.safetensors").is_symlink()
+
+
+CARDS = {
+    "a list": lambda card: [],
+    "a backbone that is a list": lambda card: {**card, "backbone_config": []},
+    "a backbone without a name": lambda card: {**card, "backbone_config": {"name": 5}},
+    "settings that are a list": lambda card: {**card, "algorithm_config": []},
+    "an algorithm that is a number": lambda card: {**card, "algorithm": 4},
+    "a negative width": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": -1}},
+    "a broken width": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": 4.5}},
+    "a width of terabytes": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": 10**6}},
+    "no sample": lambda card: {**card, "algorithm_config": {**card["algorithm_config"], "samples": -1}},
+    "classes that are numbers": lambda card: {**card, "class_names": list(range(10))},
+    "a side of megametres": lambda card: {**card, "stored_side": 10**6},
+    "no side": lambda card: {**card, "stored_side": 0},
+    "a side in words": lambda card: {**card, "side": "eight"},
+    "two means": lambda card: {**card, "mean": [0.1, 0.2]},
+    "a mean in words": lambda card: {**card, "mean": ["grey"]},
+    "no spread": lambda card: {**card, "std": [0]},
+}
+
+
+@pytest.mark.parametrize("change", CARDS)
+def test_a_card_that_describes_no_model_is_one_line(model, change):
+    path = model / "config.json"
+    path.write_text(json.dumps(CARDS[change](json.loads(path.read_text()))))
+    with pytest.raises(NPMatchError, match=r"config\.json"):
+        npmatch.load(model)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "data.json", "split.json", "config.yaml"])
+def test_brackets_without_end_are_one_line(tmp_path, name):
+    stop_tiny(tmp_path / "run", 8)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    file = tmp_path / "run" / name
+    file.write_bytes(b"[" * 100_000 + b"\n" + file.read_bytes())
+    with pytest.raises(NPMatchError, match=name):
+        npmatch.load(tmp_path / "run") if name == "config.json" else train_tiny(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("part", ["novelty/features", "novelty/mean", "novelty/scale", "novelty/own"])
+def test_a_calibration_of_parts_that_do_not_fit_is_one_line(model, tiny_run, part):
+    tensors, scalars = load_tensors(tiny_run.folder / "calibration.safetensors")
+    save_tensors(model / "calibration.safetensors", {**tensors, part: torch.zeros(3)}, scalars)
+    with pytest.raises(NPMatchError, match=r"calibration\.safetensors: its parts do not belong together"):
+        npmatch.load(model)

@@ -177,7 +177,8 @@ def find_finished(folder: Path) -> Run | None:
     """The run in a folder, if all that it leaves is there; killed while it wrote the last of it, it is not finished."""
     final = [r for r in read_records(folder) if r["kind"] == "final"]
     tested = (folder / "predictions" / "test.parquet").exists()
-    whole = final and (not tested or (folder / "report.html").exists())
+    needed = ["model.safetensors", "config.json", *(["report.html"] if tested else [])]
+    whole = final and all((folder / name).exists() for name in needed)
     return Run(folder, score_fields(final[-1])) if whole else None
 
 

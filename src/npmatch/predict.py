@@ -22,7 +22,7 @@ from npmatch.passes import KINDS_OF_IMAGES, as_pixels, describe_batch, predict_b
 from npmatch.ranks import local_device
 from npmatch.report.model_card import ModelFacts
 from npmatch.run_facts import run_facts
-from npmatch.saved_model import ModelCard, empty_model, save_model
+from npmatch.saved_model import ModelCard, model_with, save_model
 from npmatch.training import load_tensors, write_atomically
 from npmatch.types import NPMatchError, Prediction
 from npmatch.version import __version__
@@ -143,15 +143,14 @@ def load(folder: str | Path, device: str | None = None, trust_code: bool = False
     card = ModelCard.load(folder / "config.json")
     with trusting(trust_code):
         refuse_code([card.algorithm, card.backbone_config.get("name")], folder / "config.json")
-    try:
-        model = empty_model(card)
-    except TypeError as error:
-        raise NPMatchError(f"{folder / 'config.json'}: does not describe a model of this version ({error})") from error
     state, _ = load_tensors(folder / "model.safetensors")
     try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'}") from error
+        model = model_with(card, state)
+    except TypeError as error:
+        raise NPMatchError(f"{folder / 'config.json'}: does not describe a model of this version ({error})") from error
+    except (ValueError, RuntimeError) as error:
+        what = str(error).splitlines()[0]
+        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'} ({what})") from error
     classifier = Classifier(model, card, choose_device(device), Calibration.load(folder))
     classifier.folder = folder
     return classifier

@@ -62,7 +62,7 @@ def refuse_other_data(folder: Path, data: dict[str, Any], allow_change: bool, di
         return
     try:
         changed = changes(json.loads(path.read_text(encoding="utf-8")), data)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise NPMatchError(f"{path}: not what npmatch wrote ({error}); restore or remove it") from error
     if changed and not allow_change:
         raise NPMatchError(

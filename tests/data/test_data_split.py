@@ -199,3 +199,17 @@ def test_the_fingerprint_covers_what_a_split_depends_on() -> None:
         variant([0, 1], ("a", "b"), ("x.pngy.png", "")),
     ]
     assert len({base, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("labeled", [-1, 2]), ("labeled", [2, 2]), ("labeled", [1.5]), ("labeled", [[1], [2]]), ("labeled", 3),
+     ("validation", [True]), ("labeled", [10**6]), ("counts", {"images": 10**5}), ("left_out_test", [10**6])],
+)  # fmt: skip
+def test_positions_that_are_none_are_refused(tmp_path, part, value):
+    images = dataset_of([0, 1, 2] * 4)
+    make_split(images, 6, seed=0).save(tmp_path / "split.json")
+    content = json.loads((tmp_path / "split.json").read_text())
+    (tmp_path / "split.json").write_text(json.dumps({**content, part: value}))
+    with pytest.raises(NPMatchError, match=r"split\.json: (not a split written by npmatch|this split was made for)"):
+        Split.load(tmp_path / "split.json", images)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -214,3 +215,19 @@ def test_an_altered_log_is_named_and_a_torn_end_is_not_an_alteration(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "oops", lines[1], ""]))
     with pytest.raises(NPMatchError, match=r"metrics\.jsonl, line 2"):
         read_records(tmp_path)
+
+
+@pytest.mark.parametrize("line", ['{"kind":"train","step":"x"}', '{"kind":["train"],"step":1}', '{"step":1}',
+                                  '{"kind":"train","step":1,"seconds":"x"}', '{"kind":"train"}', "7"])  # fmt: skip
+def test_a_line_of_other_types_is_no_record(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"kind":"train","step":5,"seconds":1}}\n')
+    with pytest.raises(NPMatchError, match=r"metrics\.jsonl, line 1: not a record"):
+        read_records(tmp_path)
+
+
+def test_a_finished_run_that_lost_its_model_is_not_finished(tiny_run, tmp_path):
+    shutil.copytree(tiny_run.folder, tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    train_tiny(tmp_path / "run", resume=True)
+    model = "model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tiny_run.folder / model).read_bytes()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +66,7 @@ class Split:
             content = json.loads(Path(path).read_text())
             content = {"left_out": [], "left_out_test": [], **content}  # which older files do not have
             labeled, validation, left_out, left_out_test = (
-                torch.tensor(content[part], dtype=torch.int64)
-                for part in ("labeled", "validation", "left_out", "left_out_test")
+                _positions(content, part) for part in ("labeled", "validation", "left_out", "left_out_test")
             )
             seed, print_, include_labeled = content["seed"], content["fingerprint"], bool(content["include_labeled"])
             unlabeled = _others(content["counts"]["images"], labeled, validation, left_out, include_labeled)
@@ -74,12 +75,27 @@ class Split:
             raise NPMatchError(f"{path}: no such file") from error
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
             raise NPMatchError(f"{path}: not a split written by npmatch ({error!r})") from error
-        if dataset is not None and split.fingerprint != fingerprint(dataset):
+        if dataset is not None and not _fits(split, dataset):
             raise NPMatchError(
                 f"{path}: this split was made for other data: images, labels, classes or file names differ; "
                 "use the data it was made for, or make a new split"
             )
         return split
+
+
+def _positions(content: Mapping[str, Any], part: str) -> Tensor:
+    """A part of a saved split; a ValueError where it is no list of positions, each once."""
+    found = content[part]
+    if any(type(position) is not int or position < 0 for position in found) or len(set(found)) < len(found):
+        raise ValueError(f"{part} must be positions of images, each once")
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def _fits(split: Split, dataset: Dataset) -> bool:
+    """Whether a split was made for these images, and names no other."""
+    tested = 0 if dataset.test is None else len(dataset.test)
+    within = len(split.left_out_test) == 0 or int(split.left_out_test.max()) < tested
+    return split.fingerprint == fingerprint(dataset) and _num_images(split) == len(dataset.train) and within
 
 
 def make_split(

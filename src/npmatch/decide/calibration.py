@@ -81,9 +81,29 @@ class Calibration:
         if scalars.get("format") != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it anew")
         parts = {name.removeprefix("novelty/"): t for name, t in tensors.items() if name.startswith("novelty/")}
-        held_out = Prediction(tensors["probs"], tensors["entropy"]) if "probs" in tensors else None
-        novelty = Novelty(**parts) if parts else None
-        return Calibration(held_out, tensors.get("labels"), scalars["temperature"], novelty, scalars["source"])
+        try:
+            held_out = Prediction(tensors["probs"], tensors["entropy"]) if "probs" in tensors else None
+            novelty = Novelty(**parts) if parts else None
+            found = Calibration(held_out, tensors.get("labels"), scalars["temperature"], novelty, scalars["source"])
+            fits = found._fits()
+        except (KeyError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise NPMatchError(f"{path}: its parts do not belong together; npmatch calibrate writes it anew")
+        return found
+
+    def _fits(self) -> bool:
+        """Whether the parts are of equal length: the file may be anybody's."""
+        known, held, t = self.novelty, self.held_out, self.temperature
+        if known is not None:
+            (images, features), lengths = known.features.shape, [known.mean.shape, known.scale.shape]
+            if lengths != [(features,), (features,)] or known.own.shape != (images,):
+                return False
+        if held is not None:
+            (n, classes), y = held.probs.shape, self.y
+            if y is None or [y.shape, held.entropy.shape] != [(n,), (n,)] or not ((y >= 0) & (y < classes)).all():
+                return False
+        return t is None or (isinstance(t, float) and t > 0)
 
     def summary(self) -> dict[str, Any]:
         """In a few numbers."""

@@ -82,7 +82,11 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    records = [_parse(line) for line in path.read_bytes().split(b"\n")[:-1] if line]
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
+    records = [_parse(line) for line in lines if line]
     while records and records[-1] is None:
         records.pop()
     whole = [record for record in records if record is not None]
@@ -95,6 +99,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and {"kind", "step"} <= record.keys() else None
+    types = {"kind": str, "step": int, "seconds": int | float}
+    fits = isinstance(record, dict) and all(isinstance(record.get(key, 0.0), types[key]) for key in types)
+    return record if fits else None
