@@ -12,6 +12,7 @@ from npmatch.bench.augment import OURS, PILLOW, TENSOR, bench_augment, pictures,
 from npmatch.bench.loader import PHOTO, bench_loader, make_photographs
 from npmatch.bench.memory import RepeatedImages, bench_memory
 from npmatch.data import ArrayImages
+from npmatch.types import NPMatchError
 
 SMALL = ["training.batch=4", "training.unlabeled_ratio=2", "backbone.width=4", "algorithm.bank=16"]
 
@@ -72,6 +73,11 @@ def test_photographs_are_as_heavy_as_photographs(tmp_path):
     assert 40_000 < first.stat().st_size < 200_000
     with Image.open(io.BytesIO(first.read_bytes())) as image:
         assert (image.size, image.format) == (PHOTO, "JPEG")
+
+
+def test_the_loader_bench_refuses_images_that_are_not_streamed():
+    with pytest.raises(NPMatchError, match=r"data\.resident=always: this bench measures streams"):
+        bench_loader(["data.resident=always"], "cpu")
 
 
 def test_training_is_compared_with_decoding():

@@ -1,6 +1,7 @@
 """A group of one rank: collectives are called and change nothing, and what they send is counted."""
 
 import json
+import subprocess
 
 import pytest
 import torch
@@ -94,3 +95,13 @@ def test_the_bench_compares_with_its_first_row(monkeypatch):
     result = bench_scaling(device="cpu")
     assert result.ratios == {"2 ranks / 1": pytest.approx(100 / 60)}
     assert result.cells()[1][3] == "1.67"
+
+
+def test_the_bench_refuses_in_one_line(monkeypatch):
+    with pytest.raises(NPMatchError, match="--ranks 2: give two numbers or more"):
+        bench_scaling(ranks=[2], device="cpu")
+    told = "Traceback\n    raise NPMatchError(...)\nnpmatch: training.batch=9: use 8 or 10\ntorchrun's lines"
+    failed = subprocess.CompletedProcess([], 1, "", told)
+    monkeypatch.setattr("npmatch.bench.scaling.subprocess.run", lambda *_, **__: failed)
+    with pytest.raises(NPMatchError, match=r"^1 rank\(s\) did not run: training.batch=9: use 8 or 10$"):
+        bench_scaling(device="cpu")

@@ -27,6 +27,7 @@ from npmatch.data.loading import default_workers, fetch_in_order
 from npmatch.data.streams import FetchedStream
 from npmatch.predict import choose_device
 from npmatch.resolution import resolve_config
+from npmatch.types import NPMatchError
 
 PHOTO = (500, 375)  # about the middle of ImageNet
 CLASSES = 100
@@ -99,7 +100,10 @@ def loader_config(overrides: list[str], device: torch.device, size: int, workers
         "training.iterations": 2**20,
         **(ON_CPU if device.type == "cpu" else {}),
     }
-    return resolve_config("imagenet-100k", overrides={**own, **parse_overrides(overrides)})
+    given = parse_overrides(overrides)
+    if given.get("data.resident", "never") != "never":
+        raise NPMatchError(f"data.resident={given['data.resident']}: this bench measures streams; leave it out")
+    return resolve_config("imagenet-100k", overrides={**own, **given})
 
 
 def make_photographs(folder: Path, count: int) -> list[Path]:

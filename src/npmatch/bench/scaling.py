@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,17 +24,18 @@ from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.timing import finish, tell
 from npmatch.collective import traffic
 from npmatch.predict import choose_device
-from npmatch.ranks import from_all, group, is_first, world
+from npmatch.ranks import ToldElsewhereError, from_all, group, is_first, world
 from npmatch.resolution import resolve_config
 from npmatch.types import NPMatchError
 
 WARM_UP = 3  # steps
+TOLD = "npmatch: "  # begins the line that says what is wrong
 ON_CPU = "Ranks on one CPU share its memory and caches; this says nothing of GPUs or of a network."
 COLUMNS = [
     Column("ranks", "ranks"),
     Column("milliseconds", "ms a step", "{:.1f}"),
     Column("images_per_second", "images/s", "{:,.0f}"),
-    Column("speedup", "against one", "{:.2f}"),
+    Column("speedup", "against the first", "{:.2f}"),
     Column("communication_share", "share of time in communication", "{:.0%}"),
     Column("collectives", "collectives a step", "{:.0f}"),
     Column("megabytes", "MB a step and rank", "{:.2f}"),
@@ -48,6 +50,8 @@ def bench_scaling(
     device: str | None = None,
 ) -> BenchResult:
     """The same global batch on each number of ranks; one rank is one process without a group."""
+    if len(ranks) < 2:
+        raise NPMatchError(f"--ranks {','.join(map(str, ranks))}: give two numbers or more to compare, such as 1,2")
     recipe, words = recipe or "digits-40", list(overrides)
     config = resolve_config(recipe, overrides=words)
     chosen = choose_device(device)
@@ -88,8 +92,9 @@ def _measure(count: int, words: list[str], steps: int, device: str) -> dict[str,
             command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
         )
         if done.returncode or not result.exists():
-            lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines()[-1:]
-            raise NPMatchError(f"{count} ranks did not run: {' '.join(lines[:1])}")
+            lines = done.stderr.splitlines()
+            told = [line.removeprefix(TOLD) for line in lines if line.startswith(TOLD)]
+            raise NPMatchError(f"{count} rank(s) did not run: {' '.join((told or lines[-1:])[:1])}")
         row: dict[str, Any] = json.loads(result.read_text())
         return row
 
@@ -99,6 +104,7 @@ def measure_here(result: Path, steps: int, device: torch.device, words: list[str
     torch.set_num_threads(1)
     with group(device):
         config = resolve_config(words[0], overrides=words[1:])
+        config = replace(config, training=replace(config.training, iterations=2**20))  # however many are measured
         practice = practise(config, practice_dataset(config), device)
         for _ in range(WARM_UP):
             practice()
@@ -123,4 +129,7 @@ def measure_here(result: Path, steps: int, device: torch.device, words: list[str
 
 
 if __name__ == "__main__":
-    measure_here(Path(sys.argv[1]), int(sys.argv[2]), choose_device(sys.argv[3]), sys.argv[4:])
+    try:
+        measure_here(Path(sys.argv[1]), int(sys.argv[2]), choose_device(sys.argv[3]), sys.argv[4:])
+    except NPMatchError as error:
+        sys.exit("" if isinstance(error, ToldElsewhereError) else f"{TOLD}{error}")

@@ -32,7 +32,8 @@ class Precision(StrEnum):
 def step(
     words: StepWords = None,
     peak_tflops: Annotated[
-        float, typer.Option("--peak-tflops", help="What the device can do; 800 is about an H200's in bfloat16.")
+        float,
+        typer.Option("--peak-tflops", min=1e-3, help="What the device can do; 800 is about an H200's in bfloat16."),
     ] = 800.0,
     rounds: RoundsOption = 7,
     device: DeviceOption = None,
