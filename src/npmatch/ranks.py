@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,6 +25,10 @@ from npmatch.version import __version__
 T = TypeVar("T")
 PATIENCE = 300  # seconds that ranks wait for one another at the start
 FAREWELL = 3.0  # and at a bad end, for what the others have to say
+LONGEST_TASK = timedelta(days=1)  # of the first alone: a look at millions of images takes longer than gloo waits
+
+
+_patient: Any = None  # the group once more, for waiting until the first has done its task
 
 
 class ToldElsewhereError(NPMatchError):
@@ -124,8 +129,10 @@ def group(device: torch.device) -> Iterator[None]:
         world_size=count,
         device_id=device if on_cuda else None,
     )
+    global _patient
     try:
         _refuse_unequal_versions()
+        _patient = dist.new_group(backend="gloo", timeout=LONGEST_TASK) if count > 1 else None
         yield
     except (NPMatchError, RuntimeError) as error:
         if not (isinstance(error, NPMatchError) or _is_lost_contact(error)):
@@ -138,6 +145,8 @@ def group(device: torch.device) -> Iterator[None]:
             dist.destroy_process_group()
         ending = _ending(error, number, said)
         raise ending from (None if ending is error else error)
+    finally:
+        _patient = None
     dist.destroy_process_group()
 
 
@@ -222,7 +231,7 @@ def from_first(make: Callable[[], T]) -> T:
             outcome = [(make(), None)]
         except NPMatchError as error:
             outcome, problem = [(None, str(error))], error
-    dist.broadcast_object_list(outcome, src=0, device=torch.device("cpu"))
+    dist.broadcast_object_list(outcome, src=0, group=_patient, device=torch.device("cpu"))
     if problem is not None:
         raise problem
     made, message = outcome[0]

@@ -5,11 +5,15 @@ import errno
 import io
 import json
 import os
+import time
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 
 from npmatch import assembly, ranks
 from npmatch.cli import main
@@ -46,7 +50,10 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
     pages = [str(folder / "pictures" / "test" / "dark"), *[str(folder / "others" / "test" / "dark")] * rank]
     run = str(folder / "run")
 
-    if group == "unreadable":
+    if group == "patience":
+        ended[group] = waiting(seconds=5, timeout=3)
+        (folder / f"ended-{group}-{rank}.json").write_text(json.dumps(ended))
+    elif group == "unreadable":
         case(group, "train", *pictures, *streamed, "--out", str(folder / "a"), only=1, patched=unreadable(at=5))
     elif group == "full-disk":
         case(group, "train", *digits, "--out", str(folder / "b"), only=0, patched=full_disk())
@@ -68,6 +75,13 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
         case("restarted", "train", *digits, "--out", run)
         case("restarted elsewhere", "train", *digits, "--out", str(folder / "strangers"))
     os._exit(0)
+
+
+def waiting(seconds: float, timeout: float) -> str:
+    """What the first rank makes, though it takes longer than collectives wait for one another."""
+    impatient = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
+    with patch.object(dist, "init_process_group", impatient), ranks.group(torch.device("cpu")):
+        return ranks.from_first(lambda: time.sleep(seconds) or "made")
 
 
 def unreadable(at: int):

@@ -11,6 +11,9 @@ from starting import run_together
 
 from tiny import stop_tiny
 
+# After one of the last three a process is good for no more.
+GROUPS = ("in-order", "patience", "unreadable", "full-disk", "dead")
+
 
 def draw_pictures(folder, tests):
     rng = np.random.default_rng(0)
@@ -34,16 +37,10 @@ def ended(tmp_path_factory):
     (folder / "pictures" / "test" / "dark" / "broken.png").write_bytes(b"not a picture")
     (folder / "a-file").write_text("")
     stop_tiny(folder / "strangers", 12)
-    store = dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # torchrun's, which outlives its ranks
+    # torchrun's store, which outlives its ranks.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     told = [{} for _ in range(WORLD)]
-    for group in (
-        "in-order",
-        "unreadable",
-        "full-disk",
-        "dead",
-    ):  # after one of the latter a process is good for no more
+    for group in GROUPS:
         run_together(end_badly, [(rank, folder, store.port, group) for rank in range(WORLD)])
         for rank, file in enumerate(sorted(folder.glob(f"ended-{group}-*.json"))):
             told[rank] |= json.loads(file.read_text())
@@ -98,3 +95,8 @@ def test_a_restart_goes_on_with_the_run_it_began(ended):
 def test_only_the_rank_that_tells_ends_with_an_error_code(ended):
     """torchrun ends all ranks once one has ended badly, be the table whole or not."""
     assert [code for code, _ in ended("skipped")] == [1, 0]
+
+
+def test_the_others_wait_for_the_first_as_long_as_its_task_takes(ended):
+    """It alone looks at all images before a run; of millions that takes longer than collectives wait."""
+    assert ended("patience") == ["made", "made"]
