@@ -95,6 +95,10 @@ def launcher() -> str:
     """Which torchrun started this process: the same over its restarts, and no other's; nothing without one."""
     if not launched():
         return ""
+    # It keeps a folder of its own for what its processes end with, RUN_ID_RANDOM/attempt_0/LOCAL_RANK/error.json.
+    folder, _, attempt = os.environ.get("TORCHELASTIC_ERROR_FILE", "").partition("/attempt_")
+    if attempt:
+        return f"torchrun {os.path.basename(folder)}"
     return f"torchrun {os.environ['TORCHELASTIC_RUN_ID']}, process {os.getppid()} on {socket.gethostname()}"
 
 

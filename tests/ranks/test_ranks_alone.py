@@ -12,7 +12,7 @@ from torch import nn
 from npmatch.bench.scaling import bench_scaling, measure_here
 from npmatch.collective import average_, everyones_parts, mine, traffic
 from npmatch.heads import SyncNorm, frozen_statistics, synchronise_norms
-from npmatch.ranks import from_all, from_first, is_first, largest, world
+from npmatch.ranks import from_all, from_first, is_first, largest, launcher, world
 from npmatch.types import NPMatchError
 
 
@@ -105,3 +105,17 @@ def test_the_bench_refuses_in_one_line(monkeypatch):
     monkeypatch.setattr("npmatch.bench.scaling.subprocess.run", lambda *_, **__: failed)
     with pytest.raises(NPMatchError, match=r"^1 rank\(s\) did not run: training.batch=9: use 8 or 10$"):
         bench_scaling(device="cpu")
+
+
+def test_a_torchrun_is_known_again_over_its_restarts(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert launcher() == ""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # which every torchrun may be called
+    known = []
+    for folder in ("/tmp/a/none_x/attempt_0", "/tmp/a/none_x/attempt_1", "/tmp/b/none_y/attempt_0"):
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"{folder}/0/error.json")
+        known.append(launcher())
+    assert known[0] == known[1] != known[2]
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    assert launcher() == launcher() != ""
