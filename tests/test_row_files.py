@@ -1,0 +1,32 @@
+"""Tables that cannot be written: one line, and nothing half-written under their name."""
+
+import errno
+
+import pytest
+
+from npmatch.row_files import open_rows
+from npmatch.types import NPMatchError
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def fail(*_):
+    raise FULL
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("moment", ["append", "close"])
+def test_a_full_disk_is_one_line_and_leaves_no_table(tmp_path, monkeypatch, suffix, moment):
+    path = tmp_path / f"table{suffix}"
+    path.write_text("the one before")
+    table = open_rows(path, {"path": "text"})
+    monkeypatch.setattr(table, moment, fail)
+
+    def write() -> None:
+        with table:
+            table.write([{"path": "a.png"}])
+
+    with pytest.raises(NPMatchError, match=r"table\.\w+: cannot be written \(No space left on device\)"):
+        write()
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "the one before"
