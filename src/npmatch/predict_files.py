@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,11 +31,13 @@ def predict_files(
     advance: Callable[[int], None] = lambda n: None,
     decider: Decider | None = None,
     top_k: int = 1,
+    flagged: Counter[str] | None = None,
 ) -> tuple[int, list[str]]:
     """Writes a row per readable image to `out`; returns how many, and a line for each file that is not one.
 
     `decider` says what to decide; by default, probabilities are at the run's temperature where it has one. Several
-    ranks take a batch each at a time, and the first writes them in order: the file is that of one process.
+    ranks take a batch each at a time, and the first writes them in order: the file is that of one process. `flagged` is
+    told how many images are withheld, and how many are unlike anything seen.
     """
     if not 1 <= top_k <= len(classifier.class_names):
         raise NPMatchError(
@@ -43,6 +46,7 @@ def predict_files(
     decider = decider or Decider(classifier.calibration, Wishes())
     written, problems = 0, list[str]()
     columns = columns_of(decider, top_k)
+    flags = {name: place for place, (name, kind) in enumerate(columns.items()) if kind == "flag"}
     table: list[RowFile] = []  # the first rank's alone
     listed = hashlib.sha256()
     with group(classifier.device), ExitStack() as held:
@@ -59,6 +63,8 @@ def predict_files(
                 )
             for cells, unread in turn:
                 if cells:
+                    if flagged is not None:
+                        flagged.update({name: sum(cells[place]) for name, place in flags.items()})
                     for file in table:
                         file.write([dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)])
                 seen = len(cells[0]) if cells else 0

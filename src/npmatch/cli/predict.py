@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,7 @@ from npmatch.types import NPMatchError
 
 # As in decide/, which would import torch before a verb is known.
 CONFIDENCE, QUANTILE = 0.9, 0.99
+FLAGS = {"withheld": "withheld", "ood": "unlike any seen"}  # columns of the table, in words
 
 
 def evaluate(
@@ -125,17 +127,22 @@ def predict(
             progress.advance(task, n)
             progress.update(task, rate=f"{progress.tasks[0].speed or 0:.0f}")
 
-        written, problems = predict_files(classifier, paths, out, advance=advance, decider=decider, top_k=top_k)
+        flagged: Counter[str] = Counter()
+        written, problems = predict_files(
+            classifier, paths, out, advance=advance, decider=decider, top_k=top_k, flagged=flagged
+        )
     for problem in problems:
         errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if not is_first():  # torchrun ends all ranks where one ends badly: that is left to the one that has still to tell
         return
     if as_json:
-        print_json({"out": str(out), "written": written, "skipped": problems, "temperature": decider.temperature})
+        counts = {"out": str(out), "written": written, "skipped": problems, **flagged}
+        print_json({**counts, "temperature": decider.temperature})
     else:
+        marked = "".join(f", {flagged[flag]} {words}" for flag, words in FLAGS.items() if flag in flagged)
         skipped = f", {len(problems)} skipped" if problems else ""
         at = "" if decider.temperature is None else f", probabilities at temperature {decider.temperature:.2f}"
-        Console().print(Text(f"{out}: {written} images{skipped}{at}"), soft_wrap=True)
+        Console().print(Text(f"{out}: {written} images{marked}{skipped}{at}"), soft_wrap=True)
     if problems:
         raise typer.Exit(1)
 
