@@ -75,6 +75,17 @@ def test_names_that_are_not_utf8_are_trained_and_tested_on(photos, tmp_path):
     assert main(["evaluate", str(run.folder), "--json"]) == 0
 
 
+def test_a_class_without_test_images_has_no_figures(photos, tmp_path, capsys):
+    for file in (photos / "test" / "b").iterdir():
+        file.unlink()
+    run = fit(tmp_path / "run", photos)
+    capsys.readouterr()
+    assert main(["evaluate", str(run.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "nan" not in said
+    assert said.count("–") == 2
+
+
 def test_a_folder_that_is_not_used_is_a_warning(photos, tmp_path, capsys):
     (photos / "test").rename(photos / "val")
     fit(tmp_path / "run", photos)

@@ -36,6 +36,7 @@ def evaluate(
     from npmatch.evaluation import evaluate_run
     from npmatch.metrics import classwise, scores
     from npmatch.ranks import is_first
+    from npmatch.report.formatting import MISSING
 
     found = evaluate_run(run, data, check_device(device))
     if not is_first():
@@ -48,7 +49,8 @@ def evaluate(
         return
     table = Table("class", "images", "accuracy", "uncertainty (nats)")
     for row in classwise(found.prediction, found.held_out.labels, found.card.class_names):
-        table.add_row(Text(row.name), f"{row.n}", f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}")
+        figures = (f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}") if row.n else (MISSING, MISSING)
+        table.add_row(Text(row.name), f"{row.n}", *figures)
     console = Console()
     console.print(score_table(result))
     if calibrated:
