@@ -147,7 +147,7 @@ def test_calibrate_on_a_users_images_and_refuse_those_it_has_seen(calibrated_run
     assert json.loads(capsys.readouterr().out)["held_out"]["labels"] == 60
     table = tmp_path / "extra.csv"
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(folder.glob("*/*.png"))]
-    table.write_text("path,label\n" + "\n".join(rows))
+    table.write_text("path,label\n" + "\n".join([*rows, "not_labelled_yet.png,"]))
     by_folder = (run / "calibration.safetensors").read_bytes()
     assert main(["calibrate", str(run), "--labeled", str(table)]) == 0
     assert (run / "calibration.safetensors").read_bytes() == by_folder
@@ -161,6 +161,10 @@ def test_calibrate_on_a_users_images_and_refuse_those_it_has_seen(calibrated_run
         assert (run / "calibration.safetensors").read_bytes() == kept
         return capsys.readouterr().err
 
+    twice = shutil.copytree(folder, tmp_path / "twice")
+    first = min(twice.glob("*/*.png"))
+    shutil.copy(first, first.with_name("zz.png"))
+    assert f"{first} and {first.with_name('zz.png')} are the same image" in refused(twice)
     trained = save_pictures(tmp_path / "renamed", split.labeled[:2].tolist())
     assert "and 1 more: the run was trained on it" in refused(trained)
     digit = load_dataset("digits").test

@@ -64,6 +64,7 @@ def read_labeled(path: Path, classifier: Classifier) -> ImageSet:
         rows = [
             (os.path.join(path.parent, row.path), class_number(row.label, classifier.class_names, row.where))
             for row in read_given(path)
+            if row.label  # else unlabelled, as in any table
         ]
     if not rows:
         raise NPMatchError(f"{path}: no labelled image in it; put some into {path}/<class>/ or name them in a CSV")
@@ -81,9 +82,11 @@ def _rows_of_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tupl
 
 def check_unseen(labeled: ImageSet, dataset: Dataset, split: Split) -> None:
     """Refuses images that the run was trained or is tested on, whatever their files are called now."""
-    names = dict(zip(_digests(labeled.images), labeled.names, strict=True))
-    if len(names) < len(labeled):
-        raise NPMatchError("--labeled: the same image is in it twice; remove one of them")
+    names: dict[bytes, str] = {}
+    for digest, name in zip(_digests(labeled.images), labeled.names, strict=True):
+        if digest in names:
+            raise NPMatchError(f"--labeled: {names[digest]} and {name} are the same image; remove one of them")
+        names[digest] = name
     train = SelectedImages(dataset.train.images, trained_on(split))
     test = test_set(dataset, split)
     parts: list[tuple[str, ImageStore]] = [
