@@ -62,6 +62,7 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
     else:
         case("uneven", "train", *digits, "training.batch=9", "--out", str(folder / "d"))
         case("usage", "train", "--nonsense")
+        case("another verb", "compare", "digits-40")
         case("other data", "train", *pictures, "--out", str(folder / "e"), only=1, patched=data_of(folder / "others"))
         case("other version", "train", *digits, "--out", str(folder / "f"), only=1, patched=another_version())
         case("run", "train", *digits, "--out", run)

@@ -52,6 +52,7 @@ def ended(tmp_path_factory):
     [
         ("uneven", "training.batch=9: 2 ranks take equal shares; use 8 or 10"),
         ("usage", "--nonsense"),
+        ("another verb", "compare: torchrun is for train, evaluate, predict; leave it out"),
         ("full-disk", "the disk: cannot be written after step 7"),
         ("other data", "rank 1 has other data than the first rank (test images: 9 → 10"),
         ("other version", "rank 1 runs npmatch 0.0 with torch"),

@@ -19,6 +19,7 @@ from npmatch.types import NPMatchError
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # click.ClickException
 
 TRUST_CODE = "--trust-code"
+ON_RANKS = ("train", "evaluate", "predict")  # verbs that several processes of torchrun do together
 
 app = typer.Typer(
     help="From a folder of images of which a few are labelled to a classifier that says how sure it is.",
@@ -57,12 +58,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
     warnings.filterwarnings("ignore", module="PIL")  # its remarks on odd files; what cannot be read is said by us
     from npmatch.imports import trusting
-    from npmatch.ranks import ToldElsewhereError, is_first
+    from npmatch.ranks import ToldElsewhereError, is_first, launched
     from npmatch.training.interrupt import InterruptedRunError
 
     command = typer.main.get_command(app)
     given = sys.argv[1:] if arguments is None else arguments
     words = [word for word in given if word != TRUST_CODE]  # wherever it stands
+    if launched() and int(os.environ.get("WORLD_SIZE", "1")) > 1 and words and words[0] not in (*ON_RANKS, "--help"):
+        line = f"{words[0]}: torchrun is for {', '.join(ON_RANKS)}; leave it out"
+        return fail(line) if is_first() else 2
     try:
         with trusting(len(words) < len(given)):
             result = command.main(args=words, prog_name="npmatch", standalone_mode=False)
