@@ -118,3 +118,11 @@ def test_the_papers_figures_stand_beside_the_recipes():
 def test_training_imports_without_pydantic():
     code = "import sys; sys.modules['pydantic'] = None; import npmatch, npmatch.training, npmatch.assembly"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("word", ["training.momentum=-1", "training.momentum=5", "training.ema=2",
+                                  "backbone.norm_momentum=9", "training.unlabeled_ratio=0",
+                                  "training.unlabeled_ratio=-1"])  # fmt: skip
+def test_shares_and_ratios_that_cannot_be_are_named(word):
+    with pytest.raises(NPMatchError, match=word.split("=")[0]):
+        make_config({}, parse_overrides([word]))

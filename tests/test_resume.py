@@ -235,3 +235,13 @@ def test_deterministic_algorithms_are_on_for_the_run_alone_and_what_has_none_is_
     monkeypatch.setattr(Trainer, "run", refuse)
     with pytest.raises(NPMatchError, match=r"training\.deterministic=true: frobnicate_cuda.*set it to false"):
         train_tiny(tmp_path / "other", training__deterministic=True)
+
+
+def test_nothing_unlabelled_to_learn_from_is_one_line_and_no_folder(tmp_path):
+    for i, name in enumerate("ab"):
+        (tmp_path / "photos" / "labeled" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16), (90 * i, 20, 30)).save(tmp_path / "photos" / "labeled" / name / "1.png")
+    few = {"data.include_labeled": False, "training.iterations": 2, "training.batch": 2, "backbone.name": "cnn"}
+    with pytest.raises(NPMatchError, match=r"no unlabelled image is left to learn from.*data\.include_labeled"):
+        npmatch.fit(data=tmp_path / "photos", out=tmp_path / "run", quiet=True, overrides=few, device="cpu")
+    assert not (tmp_path / "run").exists()

@@ -263,7 +263,13 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     if t.batch % ranks:
         near = max(t.batch // ranks, 1) * ranks
         raise NPMatchError(f"training.batch={t.batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
-    unlabeled = t.batch * t.unlabeled_ratio if views.weak + views.strong else 0
+    learns_from_unlabeled = views.weak + views.strong > 0
+    if learns_from_unlabeled and available < ranks:
+        raise NPMatchError(
+            f"{config.data.source}: no unlabelled image is left to learn from; give some, set data.include_labeled=true, "
+            "or --algorithm supervised"
+        )
+    unlabeled = t.batch * t.unlabeled_ratio if learns_from_unlabeled else 0
     if unlabeled > available:
         fewer = available - available % ranks
         display.say(f"unlabelled batch: {fewer} images, as there are fewer than {unlabeled}")

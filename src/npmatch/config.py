@@ -28,11 +28,13 @@ CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source",
 # Sizes and intervals of which there must be at least one.
 POSITIVE = {
     *(f"training.{name}" for name in ("iterations", "batch", "log_every", "eval_every", "checkpoint_every")),
-    "training.max_bad_steps",
+    *("training.max_bad_steps", "training.unlabeled_ratio"),
     *("training.eval_batch", "training.learning_rate", "training.clip"),
     *(f"algorithm.{name}" for name in ("samples", "bank", "width", "window", "embedding", "hidden", "temperature")),
     *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),
 }
+
+SHARES = {"training.momentum", "training.ema", "backbone.norm_momentum"}  # from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def make_config(*layers: Layer) -> Config:
             raise NPMatchError(f"{key}={value}: must be a finite number")
         if key in POSITIVE and value is not None and value <= 0:
             raise NPMatchError(f"{key}={value}: must be greater than 0")
+        if key in SHARES and value is not None and not 0 <= value <= 1:
+            raise NPMatchError(f"{key}={value}: must be from 0 to 1")
     return config_of(values)
 
 
