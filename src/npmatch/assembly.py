@@ -266,8 +266,8 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     learns_from_unlabeled = views.weak + views.strong > 0
     if learns_from_unlabeled and available < ranks:
         raise NPMatchError(
-            f"{config.data.source}: no unlabelled image is left to learn from; give some, set data.include_labeled=true, "
-            "or --algorithm supervised"
+            f"{config.data.source}: no unlabelled image is left to learn from; give some, set "
+            "data.include_labeled=true, or --algorithm supervised"
         )
     unlabeled = t.batch * t.unlabeled_ratio if learns_from_unlabeled else 0
     if unlabeled > available:
