@@ -121,7 +121,8 @@ def test_training_imports_without_pydantic():
 
 
 @pytest.mark.parametrize("word", ["training.momentum=-1", "training.momentum=5", "training.ema=2",
-                                  "backbone.norm_momentum=9", "training.unlabeled_ratio=0",
+                                  "backbone.norm_momentum=9", "training.unlabeled_ratio=0", "training.weight_decay=-1",
+                                  "data.workers=-1", "augment.cutout=2", "data.resident_share=1.5",
                                   "training.unlabeled_ratio=-1"])  # fmt: skip
 def test_shares_and_ratios_that_cannot_be_are_named(word):
     with pytest.raises(NPMatchError, match=word.split("=")[0]):

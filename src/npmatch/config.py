@@ -34,7 +34,12 @@ POSITIVE = {
     *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),
 }
 
-SHARES = {"training.momentum", "training.ema", "backbone.norm_momentum"}  # from 0 to 1
+NOT_NEGATIVE = {"training.weight_decay", "data.workers", "augment.padding", "augment.operations"}
+
+SHARES = {  # from 0 to 1
+    *("training.momentum", "training.ema", "backbone.norm_momentum"),
+    *("augment.cutout", "data.resident_share"),
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ def make_config(*layers: Layer) -> Config:
             raise NPMatchError(f"{key}={value}: must be a finite number")
         if key in POSITIVE and value is not None and value <= 0:
             raise NPMatchError(f"{key}={value}: must be greater than 0")
+        if key in NOT_NEGATIVE and value is not None and value < 0:
+            raise NPMatchError(f"{key}={value}: must not be negative")
         if key in SHARES and value is not None and not 0 <= value <= 1:
             raise NPMatchError(f"{key}={value}: must be from 0 to 1")
     return config_of(values)

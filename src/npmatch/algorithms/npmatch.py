@@ -22,7 +22,7 @@ from npmatch.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncerta
 from npmatch.heads import Model, NeuralProcessHead, WeakNorm
 from npmatch.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NPMatchError, Step, Task
 
 
 class NPMatch(Algorithm):
@@ -73,6 +73,10 @@ class NPMatch(Algorithm):
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
         """Adds the curriculum to the model: one integer per unlabelled image."""
         super().__init__(backbone, task, config)
+        for key in ("confidence", "alpha"):
+            value = getattr(self.config, key)
+            if value is not None and not 0 <= value <= 1:
+                raise NPMatchError(f"algorithm.{key}={value}: must be from 0 to 1")
         self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
 
     @classmethod
