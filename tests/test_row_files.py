@@ -30,3 +30,15 @@ def test_a_full_disk_is_one_line_and_leaves_no_table(tmp_path, monkeypatch, suff
         write()
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert path.read_text() == "the one before"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_link_in_the_unfinished_tables_place_is_not_written_through(tmp_path, ending):
+    precious, table = tmp_path / "precious", tmp_path / f"table.{ending}"
+    precious.write_text("mine")
+    (tmp_path / f"table.{ending}.tmp").symlink_to(precious)
+    with open_rows(table, {"path": "text"}) as rows:
+        rows.write([{"path": "a.png"}])
+    assert precious.read_text() == "mine"
+    assert table.is_file()
+    assert not table.is_symlink()

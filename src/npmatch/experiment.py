@@ -23,7 +23,7 @@ from npmatch.config import (
 from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
 from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
-from npmatch.files import is_held_by, locked
+from npmatch.files import LOCK, TEMPORARY, is_held_by, locked
 from npmatch.predict import choose_device, load, write_test_predictions
 from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
@@ -170,7 +170,7 @@ def open_folder(folder: Path, config: Config, resume: bool, allow_change: bool, 
 
 def is_unfinished_start(names: Iterable[str]) -> bool:
     """Whether a folder holds nothing but what a run killed at its very start leaves."""
-    return all(name.removesuffix(".tmp") in (".lock", GIVEN_LABELS, *STARTED, "config.yaml") for name in names)
+    return all(name.removesuffix(TEMPORARY) in (LOCK, GIVEN_LABELS, *STARTED, "config.yaml") for name in names)
 
 
 def find_finished(folder: Path) -> Run | None:

@@ -21,7 +21,7 @@ _held: set[Path] = set()  # by this process, which the operating system's lock w
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = unfinished(path)
     try:
         with open_new(temporary) as file:
             file.write(content)
@@ -69,6 +69,11 @@ def is_held_by(folder: Path, owner: str) -> bool:
         return bool(owner) and (folder / LOCK).read_text(encoding="utf-8").rstrip().endswith(f", for {owner}")
     except OSError:
         return False
+
+
+def unfinished(path: Path) -> Path:
+    """The name that a file bears while it is being written."""
+    return path.with_name(path.name + TEMPORARY)
 
 
 def open_new(path: Path) -> BinaryIO:

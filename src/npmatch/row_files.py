@@ -6,10 +6,11 @@ import csv
 import json
 import os
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal
 
-from npmatch.files import in_utf8
+from npmatch.files import in_utf8, open_new, unfinished
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
 Kind = Literal["text", "number", "flag", "texts", "numbers"]
@@ -24,7 +25,7 @@ class RowFile:
         """Nothing is created before `with`."""
         self.path = path
         self.columns = columns
-        self.temporary = path.with_name(path.name + ".tmp")
+        self.temporary = unfinished(path)
 
     def __enter__(self) -> RowFile:
         """Opens the unfinished file."""
@@ -74,7 +75,7 @@ class RowFile:
 
 class _TextFile(RowFile):
     def open(self) -> None:
-        self.file = open(self.temporary, "w", newline="", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+        self.file = TextIOWrapper(open_new(self.temporary), "utf-8", "surrogateescape", newline="")
 
     def close(self) -> None:
         self.file.close()
@@ -116,7 +117,8 @@ class ParquetFile(RowFile):
         types = {"text": pa.string(), "number": pa.float32(), "flag": pa.bool_()}
         types |= {f"{kind}s": pa.list_(types[kind]) for kind in ("text", "number")}
         self.schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
-        self.parquet = pq.ParquetWriter(self.temporary, self.schema)
+        self.file = open_new(self.temporary)
+        self.parquet = pq.ParquetWriter(self.file, self.schema)
 
     def append(self, rows: list[Row]) -> None:
         """Appends a row group."""
@@ -128,7 +130,8 @@ class ParquetFile(RowFile):
 
     def close(self) -> None:
         """Writes the footer."""
-        self.parquet.close()
+        with self.file:
+            self.parquet.close()
 
 
 FORMATS: dict[str, type[CsvFile] | type[JsonLinesFile] | type[ParquetFile]] = {

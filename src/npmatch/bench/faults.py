@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npmatch.bench.result import BenchResult, Column
+from npmatch.files import unfinished
 from npmatch.types import NPMatchError
 
 FAULTS = ("kill -9", "SIGTERM", "kill -9 in a checkpoint's write")
@@ -190,7 +191,7 @@ def die_in_a_write(number: int, share: float) -> None:
             write(path, content)
             return
         if share < 1:
-            path.with_name(path.name + ".tmp").write_bytes(content[: int(share * len(content))])
+            unfinished(path).write_bytes(content[: int(share * len(content))])
         else:
             write(path, content)
         os.kill(os.getpid(), signal.SIGKILL)
