@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from npmatch.augment import normalize
 from npmatch.data import iterate_images
 from npmatch.heads import Model
 from npmatch.ranks import from_all, my_share
 from npmatch.saved_model import ModelCard
-from npmatch.types import ImageStore, NPMatchError, Prediction
+from npmatch.types import ImageStore, NPMatchError, Prediction, Predictor
 
 KINDS_OF_IMAGES = "file names, PIL images, or arrays of uint8 or of floats in [0, 1]"
 
@@ -49,9 +48,7 @@ def as_network_input(images: Tensor, card: ModelCard, device: torch.device) -> T
 
 
 @torch.no_grad()
-def predict_batch(
-    model: nn.Module | Callable[[Tensor], Prediction], images: Tensor, card: ModelCard, device: torch.device
-) -> Prediction:
+def predict_batch(model: Predictor, images: Tensor, card: ModelCard, device: torch.device) -> Prediction:
     """What the model says of uint8 images N C H W, on the CPU."""
     prediction: Prediction = model(as_network_input(images, card, device))
     return prediction.to("cpu")
@@ -65,11 +62,7 @@ def describe_batch(model: Model, images: Tensor, card: ModelCard, device: torch.
 
 
 def predict_store(
-    model: nn.Module | Callable[[Tensor], Prediction],
-    images: ImageStore,
-    card: ModelCard,
-    device: torch.device,
-    batch_size: int,
+    model: Predictor, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
 ) -> Prediction:
     """What the model says of a whole store, batch after batch."""
     batches = iterate_images(images, batch_size)
@@ -77,11 +70,7 @@ def predict_store(
 
 
 def predict_together(
-    model: nn.Module | Callable[[Tensor], Prediction],
-    images: ImageStore,
-    card: ModelCard,
-    device: torch.device,
-    batch_size: int,
+    model: Predictor, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
 ) -> Prediction:
     """What `predict_store` gives, to every rank: they take turns at the batches and tell one another."""
     batches = iterate_images(images, batch_size, share=my_share())

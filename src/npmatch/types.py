@@ -6,6 +6,7 @@ M head width, T latent samples, Q bank length, N images of a set, C H W an image
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,6 +113,9 @@ class Prediction:
             torch.cat([p.entropy for p in parts]),
             torch.cat(disagreements) if len(disagreements) == len(parts) else None,
         )
+
+
+Predictor = Callable[[Tensor], Prediction]  # a model, to those who only ask it
 
 
 @dataclass

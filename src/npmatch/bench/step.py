@@ -125,12 +125,10 @@ def time_steps(
     """Seconds of each variant's step, a row of the table for each, and what was run."""
     runs: dict[str, Practice] = {}
     rows = []
-    # Each variant compiles the same functions for itself: without more room the later ones would silently run eagerly.
-    with torch._dynamo.config.patch(recompile_limit=128):
-        for name, build in variants.items():
-            runs[name], row = _prepare(name, build, device)
-            rows.append(row)
-        seconds = interleaved(runs, str(device), rounds)
+    for name, build in variants.items():
+        runs[name], row = _prepare(name, build, device)
+        rows.append(row)
+    seconds = interleaved(runs, str(device), rounds)
     for row in rows:
         name = row["variant"]
         row["milliseconds"] = 1000 * seconds[name]

@@ -24,7 +24,7 @@ from npmatch.bench.timing import captured, interleaved, tell
 from npmatch.heads import LinearHead, MCDropout, MCDropoutModel, Model
 from npmatch.losses import entropy
 from npmatch.predict import choose_device
-from npmatch.types import Prediction, Task
+from npmatch.types import Prediction, Predictor, Task
 
 BATCH, CLASSES, DROPOUT = 16, 10, 0.3
 SAMPLES = (1, 2, 5, 10, 20, 50, 100)
@@ -41,8 +41,6 @@ COLUMNS = [
     *(Column(f"{key}_ms", f"{name}, ms", "{:.3f}") for key, name in NAMES.items()),
     Column("over_plain", "NP-Match / plain", "{:.2f}"),
 ]
-
-Predict = Callable[[Tensor], Prediction]
 
 
 def bench_uncertainty(
@@ -107,7 +105,7 @@ def time_predictions(
     return rows
 
 
-def predictors(network: str, samples: int, device: torch.device, precision: str) -> dict[str, Predict]:
+def predictors(network: str, samples: int, device: torch.device, precision: str) -> dict[str, Predictor]:
     """The four ways to predict, with networks of one architecture."""
     task = Task(tuple(map(str, range(CLASSES))), num_labeled=250, num_unlabeled=0)
 
@@ -164,5 +162,5 @@ def plot_uncertainty(result: BenchResult, path: Path) -> None:
     draw_curves(path, panels, "samples T", "milliseconds")
 
 
-def _call(predict: Predict, x: Tensor) -> Callable[[], object]:
+def _call(predict: Predictor, x: Tensor) -> Callable[[], object]:
     return lambda: predict(x)

@@ -34,7 +34,8 @@ def compile_step(trainer: Trainer) -> None:
     # Shapes never change, so the fastest kernel is looked for once; which that is may change from run to run.
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     warnings.filterwarnings("ignore", message=".*lru_cache")  # constants are cached, and compiled as what they are
-    # A network's blocks are one function, compiled for each of them: past torch's limit of 8 they would run eagerly.
+    # A network's blocks are one function, compiled for each of them and for each trainer of a process: past torch's
+    # limit of 8 they would silently run eagerly.
     torch._dynamo.config.recompile_limit = 128
     views: Any = trainer.make_views
     trainer.make_views = torch.compile(views.__call__, dynamic=False, options=OPTIONS)

@@ -7,12 +7,11 @@ from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from npmatch.data.given import image_name, positions_by_name
 from npmatch.labels import RunData
 from npmatch.report.formatting import printable
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import NPMatchError, Predictor
 from npmatch.web.desk import Desk, Said
 from npmatch.web.pool import Mask, Pool
 from npmatch.web.sureness import uncertainty
@@ -33,7 +32,7 @@ class Labelling:
         self._positions = positions_by_name(self.train)
         self._lock = Lock()  # two people may label at once
 
-    def rank(self, predict: Callable[[Tensor], Prediction], stopped: Callable[[], bool]) -> None:
+    def rank(self, predict: Predictor, stopped: Callable[[], bool]) -> None:
         """Orders the images by uncertainty, until it is done or stopped."""
         self.pool.rank(self.train.images, predict, stopped)
 

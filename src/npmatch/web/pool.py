@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from npmatch.types import ImageStore, NPMatchError, Prediction
+from npmatch.types import ImageStore, NPMatchError, Prediction, Predictor
 
 BATCH = 64  # images; small, so that someone who waits for a prediction does not wait for long
 
@@ -53,7 +53,7 @@ class Pool:
         """Which images could not be read, so far."""
         return (np.arange(len(self)) < self.done) & ~self.is_ranked
 
-    def rank(self, images: ImageStore, predict: Callable[[Tensor], Prediction], stopped: Callable[[], bool]) -> None:
+    def rank(self, images: ImageStore, predict: Predictor, stopped: Callable[[], bool]) -> None:
         """Asks the model for each image, batch after batch; files that cannot be read are left out."""
         for start in range(0, len(self), BATCH):
             if stopped():
