@@ -40,9 +40,10 @@ def test_weak_views_apart_pass_the_battery(weak_norm):
 
 @pytest.mark.parametrize("targets", ["all", "trusted", "split"])
 @pytest.mark.parametrize("divergence", ["js", "js_dual", "kl"])
-def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence):
+@pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
+def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence, unlabeled_mean):
     """The whole of a step again: rows selected instead of masked, Python loops over T and n, points concatenated."""
-    a = algorithm(targets=targets, divergence=divergence, divergence_weight=0.5)
+    a = algorithm(targets=targets, divergence=divergence, divergence_weight=0.5, unlabeled_mean=unlabeled_mean)
     a.model.eval()  # batch norm out of the way, so that features can be computed one by one
     head, batch = a.head, make_batch(a, seed=1)
     a.curriculum.update(torch.arange(20), torch.arange(20) % 4, torch.ones(20, dtype=torch.bool))
@@ -73,7 +74,8 @@ def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence):
     logits_x = torch.stack([head.decode(x, z[None], r)[0] for z in z_x])
     logits_u = torch.stack([head.decode(strong, z[None], r)[0] for z in z_t])
     loss_x = torch.stack([F.cross_entropy(logits, batch.y) for logits in logits_x]).mean()
-    loss_u = torch.stack([F.cross_entropy(logits[keep], pseudo[keep]) for logits in logits_u]).mean()
+    loss_u = torch.stack([F.cross_entropy(logits[keep], pseudo[keep], reduction="sum") for logits in logits_u]).mean()
+    loss_u = loss_u / {"trusted": keep.sum(), "all": len(keep)}[unlabeled_mean]
 
     def mean_entropy(probs):
         return torch.distributions.Categorical(probs=probs).entropy()

@@ -59,6 +59,7 @@ class NPMatch(Algorithm):
         confidence: float = 0.95  # τ_c
         max_entropy: float = 0.4  # τ_u, nats
         unlabeled_weight: float = 1.0  # λ_u
+        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # all: few trusted ones weigh little
         divergence_weight: float = 0.01  # β
         divergence: Literal["js", "js_dual", "kl"] = "js"
         alpha: float | None = None  # None: α_u from uncertainty; a number: that skew throughout
@@ -128,6 +129,8 @@ class NPMatch(Algorithm):
 
         loss_x = cross_entropy_samples(logits_x, batch.y).mean()  # Eq. 8
         loss_u = masked_mean(cross_entropy_samples(logits_u, pseudo), keep)  # Eq. 8
+        if c.unlabeled_mean == "all":
+            loss_u = loss_u * keep.float().mean()
 
         entropy_x, entropy_u = entropy(logits_x.softmax(-1).mean(0)), entropy(logits_u.softmax(-1).mean(0))
         u_context, u_target = entropy_x.mean(), masked_mean(torch.cat([entropy_x, entropy_u]), is_target)
