@@ -172,6 +172,15 @@ def test_code_that_was_typed_in_this_process_needs_no_consent(tmp_path, stranger
     assert npmatch.load(tmp_path / "run").class_names == tuple("0123456789")
 
 
+def test_the_command_that_started_a_run_with_own_code_resumes_it(tmp_path, strangers_code, monkeypatch):
+    stop_tiny(tmp_path / "run", 12, backbone__name="strangers_code:Net")
+    monkeypatch.setattr(imports, "_typed", set())  # as in a new process
+    with pytest.raises(NPMatchError, match="would run the Python code"):
+        npmatch.fit(out=tmp_path / "run", resume=True, quiet=True)
+    run = train_tiny(tmp_path / "run", resume=True, backbone__name="strangers_code:Net")
+    assert run.records()[-1]["step"] == 24
+
+
 def test_trust_code_is_taken_wherever_it_stands(model, strangers_code, capfd):
     edit(model / "config.json", backbone_config={"name": "strangers_code:Net"})
     for words in (["--trust-code", "predict", str(model)], ["predict", str(model), "--trust-code"]):

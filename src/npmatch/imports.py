@@ -34,8 +34,13 @@ def import_name(name: str, kind: str) -> Any:
         raise NPMatchError(f"{kind} '{name}': no module named '{error.name}'") from error
     except (AttributeError, ValueError) as error:
         raise NPMatchError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'") from error
-    _typed.add(name)
+    remember_typed([name])
     return found
+
+
+def remember_typed(names: Iterable[object]) -> None:
+    """Takes in what a user has typed, before it is imported: a run's files are often read first, as on --resume."""
+    _typed.update(name for name in names if isinstance(name, str))
 
 
 @contextmanager

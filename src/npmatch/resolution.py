@@ -9,9 +9,10 @@ from typing import Any
 
 from npmatch.algorithms import find_algorithm
 from npmatch.choices import Choice, make_choices
-from npmatch.config import Config, make_config, parse_overrides, read_config_file
+from npmatch.config import CODE_KEYS, Config, make_config, parse_overrides, read_config_file
 from npmatch.data.check import list_data
 from npmatch.data.sources import find_root
+from npmatch.imports import remember_typed
 from npmatch.predict import choose_device
 from npmatch.recipes import FOLDER, recipe_layer
 from npmatch.types import NPMatchError
@@ -46,6 +47,7 @@ def resolve(
     file = {} if config_file is None else read_config_file(Path(config_file))
     words = words_as_layer(data, algorithm, seed, overrides)
     given = {**file, **words}
+    remember_typed(given.get(key) for key in CODE_KEYS)
     name = str(given.get("algorithm.name", Config.name))
     recipe, choices = recipe or file.get("recipe"), list[Choice]()
     if recipe is not None:
