@@ -105,12 +105,13 @@ def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (lambda root: [1, 2], "returned list where npmatch.types.Dataset was wanted"),
+        (lambda root: [1, 2], "returned list where an npmatch.Dataset was wanted"),
         (lambda root: make(labels=torch.tensor([0.0, 1, -1])), "labels must be int64"),
         (lambda root: make(labels=torch.tensor([0, 1])), "3 images and 2 labels"),
         (lambda root: make(labels=torch.tensor([0, 1, 2])), "labels from 0 to 2; wanted 0 to 1, or −1"),
         (lambda root: make(labels=torch.tensor([0, 1, -2])), "labels from -2 to 1"),
         (lambda root: make(names=("a",)), "class_names has 1 names"),
+        (lambda root: Dataset("mine", ("a", "b"), ImageSet([[0]], torch.tensor([0]))), "N C H W .*, not list"),
         (lambda root: make(torch.zeros(3, 4, 4, dtype=torch.uint8)), "uint8 of 4 dimensions"),
     ],
 )
@@ -130,3 +131,15 @@ def test_test_images_and_constants_are_checked_too(own_source: Callable[..., str
     dataset.mean, dataset.train.names = (0.5,) * 3, ["one"]
     with pytest.raises(NPMatchError, match="1 names for 3 images"):
         load_dataset(own_source(lambda root: dataset))
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray])
+def test_a_users_arrays_are_images(kind: type, own_source: Callable[..., str]) -> None:
+    pixels, labels = torch.randint(256, (4, 1, 5, 5)).byte(), torch.tensor([0, 1, -1, 0])
+    given = [(pixels[:2], labels[:2]), (pixels[2:], labels[2:])]
+    if kind is np.ndarray:
+        given = [(images.numpy(), known.numpy()) for images, known in given]
+    dataset = load_dataset(own_source(lambda root: Dataset("mine", ("a", "b"), *(ImageSet(*part) for part in given))))
+    assert dataset.train.images.shape == dataset.test.images.shape == (1, 5, 5)
+    assert torch.equal(dataset.train.images.take(torch.tensor([1, 0])), pixels[[1, 0]])
+    assert dataset.test.labels.tolist() == [-1, 0]

@@ -7,16 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from npmatch.data.benchmarks import read_stl10, read_svhn
 from npmatch.data.cifar import read_cifar10, read_cifar100
 from npmatch.data.digits import read_digits
 from npmatch.data.folders import read_folder, read_imagenet
+from npmatch.data.images import ArrayImages
 from npmatch.data.mnist import locate_fashion_mnist, read_fashion_mnist, read_mnist
 from npmatch.data.tables import read_csv
 from npmatch.imports import import_name
-from npmatch.types import Dataset, ImageSet, NoSuchChoiceError, NPMatchError
+from npmatch.types import Dataset, ImageSet, ImageStore, NoSuchChoiceError, NPMatchError
 
 
 class Source(NamedTuple):
@@ -99,7 +102,7 @@ def _existing(root: Path | None, name: str, expects: str) -> Path:
 def _checked(dataset: object, source: str) -> Dataset:
     """What the rest of the package takes for granted, said in one line where a user's function breaks it."""
     if not isinstance(dataset, Dataset):
-        raise NPMatchError(f"{source}: returned {type(dataset).__name__} where npmatch.types.Dataset was wanted")
+        raise NPMatchError(f"{source}: returned {type(dataset).__name__} where an npmatch.Dataset was wanted")
     classes = len(dataset.class_names)
     if classes < 2:
         raise NPMatchError(f"{source}: class_names has {classes} names; two or more are needed")
@@ -115,6 +118,12 @@ def _checked(dataset: object, source: str) -> Dataset:
 
 
 def _check_images(part: ImageSet, classes: int, where: str) -> None:
+    if isinstance(part.images, Tensor | np.ndarray):  # what a user has at hand; it would pass for a store until used
+        part.images = ArrayImages(torch.as_tensor(part.images))
+    if not isinstance(part.images, ImageStore):
+        found = type(part.images).__name__
+        raise NPMatchError(f"{where}: images must be a uint8 tensor N C H W or an npmatch.ImageStore, not {found}")
+    part.labels = torch.as_tensor(part.labels)
     if part.labels.dtype != torch.int64 or part.labels.ndim != 1:
         raise NPMatchError(f"{where}: labels must be int64 of one dimension, not {part.labels.dtype}")
     if len(part.labels) == 0 or len(part.images) != len(part.labels):
