@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import npmatch
+from few_photos import WORDS, save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.data import Split, load_dataset
@@ -17,9 +16,6 @@ from npmatch.labels import open_run_data
 from npmatch.training import InterruptedRunError
 from npmatch.training.loop import Trainer
 from npmatch.types import NPMatchError
-from tiny import TINY
-
-WORDS = {**TINY, "data.image_size": 8, "augment.padding": 1, "training.iterations": 6, "training.checkpoint_every": 3}
 
 
 def fit(folder, data, **options):
@@ -39,12 +35,7 @@ def run(messy, tmp_path_factory):
 
 @pytest.fixture
 def photos(tmp_path):
-    for seed in range(14):
-        part = f"labeled/{'ab'[seed % 2]}" if seed < 8 else "unlabeled" if seed < 12 else f"test/{'ab'[seed % 2]}"
-        path = tmp_path / "photos" / part / f"{seed}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
-    return tmp_path / "photos"
+    return save_photos(tmp_path / "photos")
 
 
 def left_out(folder):

@@ -18,6 +18,7 @@ from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
 from npmatch.data.config import DataConfig
 from npmatch.imports import refuse_code
+from npmatch.places import PATH_KEYS, paths_of_run, same_place
 from npmatch.training.config import TrainingConfig
 from npmatch.types import NoSuchChoiceError, NPMatchError
 
@@ -176,13 +177,10 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def read_config_of_run(folder: Path) -> Config:
-    """RUN/config.yaml; of a run that has been moved, the files that moved with it are looked for where it is now."""
+    """RUN/config.yaml, its paths being those of the folder the run was started in."""
     layer = read_config_file(folder / "config.yaml")
     refuse_code((layer.get(key) for key in CODE_KEYS), folder / "config.yaml")
-    given = layer.get("data.given_labels")
-    if given is not None and (own := folder / Path(given).name).exists():
-        layer["data.given_labels"] = str(own)
-    return make_config({}, layer)
+    return make_config({}, {**layer, **paths_of_run(layer, folder)})
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,5 +206,10 @@ def write_config(config: Config, path: Path) -> None:
 def differences(old: Config, new: Config, ignore: Iterable[str] = ()) -> list[str]:
     """'key: old → new' for every key that differs."""
     before, after = old.flat(), new.flat()
-    keys = [k for k in {**before, **after} if before.get(k) != after.get(k) and k not in set(ignore)]
+
+    def differs(key: str) -> bool:
+        one, other = before.get(key), after.get(key)
+        return not same_place(one, other) if key in PATH_KEYS else one != other
+
+    keys = [k for k in {**before, **after} if k not in set(ignore) and differs(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]

@@ -15,6 +15,7 @@ from npmatch.data import Dataset, Split, fingerprint, make_split
 from npmatch.data.findings import Quarantined
 from npmatch.data.identity import changes
 from npmatch.data.split import without
+from npmatch.places import ENVIRONMENT, STARTED_IN, read_environment, working_folder
 from npmatch.quarantine import check_first, positions_of, write_quarantine
 from npmatch.ranks import world
 from npmatch.training import Display, write_atomically
@@ -25,7 +26,7 @@ STARTED = (
     "split.json",
     "data.json",
     "quarantine.json",
-    "environment.json",
+    ENVIRONMENT,
 )  # written, in this order, before config.yaml
 
 
@@ -87,14 +88,14 @@ def start_folder(
         split.save(folder / "split.json")
         write_atomically(folder / "data.json", json.dumps(data, indent=2).encode())
         write_quarantine(folder, quarantine)
-        write_atomically(folder / "environment.json", json.dumps(environment(config, device), indent=2).encode())
+        write_atomically(folder / ENVIRONMENT, json.dumps(environment(config, device), indent=2).encode())
         write_config(config, folder / "config.yaml")
     except OSError as error:
         raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
 
 
 def environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Versions, device and seed of a run."""
+    """Versions, device and seed of a run, and where it was started."""
     import torchvision
 
     return {
@@ -108,15 +109,14 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
         "ranks": world(),
         "seed": config.seed,
         "commit": _commit(),
+        STARTED_IN: working_folder(),
     }
 
 
 def written_version(folder: Path) -> str | None:
     """The version of npmatch that wrote a run's folder, where it says so."""
-    try:
-        return str(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["npmatch"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    version = read_environment(folder).get("npmatch")
+    return None if version is None else str(version)
 
 
 def _commit() -> str | None:
