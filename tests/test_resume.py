@@ -127,6 +127,29 @@ def test_fewer_iterations_than_were_taken_are_told(stopped, capfd):
     assert [r["step"] for r in run.records() if r["kind"] == "final"] == [7]
 
 
+def test_lines_that_the_log_has_lost_are_told_once(stopped, tiny_run, capfd):
+    log = stopped / "metrics.jsonl"
+    log.unlink()
+    stop_tiny(stopped, 17, resume=True)
+    assert f"{log}: has lost 1 of its 1 line(s) up to step 7," in " ".join(capfd.readouterr().err.split())
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"eval"' not in line))
+    run = train_tiny(stopped, resume=True)
+    assert f"{log}: has lost 1 of its 2 line(s) up to step 14," in " ".join(capfd.readouterr().err.split())
+    assert [r["step"] for r in run.records() if r["kind"] == "train"] == [10, 15, 20, 24]
+    assert weights(run.folder) == weights(tiny_run.folder)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_whole_log_is_no_warning(stopped, tiny_run, capfd):
+    run = train_tiny(stopped, resume=True)
+    assert "warning" not in capfd.readouterr().err
+    assert same_run(run.folder, tiny_run.folder)
+
+
 def test_changed_files_and_labels_are_named(tmp_path):
     for part, number in (("labeled/cat", 2), ("labeled/dog", 2), ("unlabeled", 3)):
         (tmp_path / part).mkdir(parents=True)

@@ -130,7 +130,8 @@ def build_trainer(
     def open_log() -> None:
         start_folder(folder, config, split, data, quarantine, device)
         trainer.checkpoints = checkpoints
-        trainer.recorder = Recorder(folder, resume_at=latest[0] if latest else None)
+        step, parts = latest or (None, Parts())
+        trainer.open_log(Recorder(folder, resume_at=step), parts.get("log", {}))
 
     from_first(open_log)
     if latest is not None:

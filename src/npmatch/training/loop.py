@@ -169,6 +169,7 @@ class Trainer:
             "momentum": self.update.state_dict(),
             "meter": self.meter.state_dict(),
             "bad_steps": self.update.bad_steps.counts,
+            "log": {"lines": torch.tensor(self.recorder.lines)},
         }
         try:
             self.recorder.sync()
@@ -193,6 +194,16 @@ class Trainer:
         if self.config.on_save_error == "stop":
             raise NPMatchError(f"{problem}; put this right, then go on with --resume") from error
         self.display.warn(f"{problem}; going on without saving (training.on_save_error=continue)")
+
+    def open_log(self, recorder: Recorder, log: dict[str, Tensor]) -> None:
+        """Goes on with a log; lines that a checkpoint's part `log` counted and that are gone are told."""
+        self.recorder = recorder
+        written = int(log.get("lines", recorder.lines))
+        if lost := max(written - recorder.lines, 0):
+            self.display.warn(
+                f"{recorder.path}: has lost {lost} of its {written} line(s) up to step {self.step}, and with "
+                "them a part of the curves and of the training time; going on with a gap"
+            )
 
     def restore(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
         """Takes up a checkpoint, or fails where it is one of another configuration."""

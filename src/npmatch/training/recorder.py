@@ -24,12 +24,14 @@ class Recorder:
         self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self.whole = self.path.stat().st_size  # bytes of lines that are whole
         self.waiting = b""  # lines that could not be written yet
+        self.lines = len(kept)
         self.curves = ScalarFile(folder / "tensorboard", purge_step=resume_at or 0)
         self.seconds_before = max((r.get("seconds", 0.0) for r in kept), default=0.0)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One line; where the disk refuses it, an OSError, and the line is written together with the next one."""
         self.waiting += (json.dumps({"kind": kind, "step": step, **values}) + "\n").encode()
+        self.lines += 1
         self._write_waiting()
         for name, value in values.items():
             if isinstance(value, int | float):
@@ -66,6 +68,7 @@ class Unrecorded(Recorder):
     def __init__(self) -> None:
         """Nothing is opened."""
         self.seconds_before = 0.0
+        self.lines = 0
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Forgets the line."""
