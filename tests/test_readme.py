@@ -11,13 +11,10 @@ import torch
 from PIL import Image
 
 import npmatch
-from doc_commands import PAGES, ROOT, blocks, commands, find_verb, is_synopsis, options
+from doc_commands import FOLDER, PAGES, ROOT, blocks, commands, find_verb, is_synopsis, options, small
 from npmatch.cli import main
 
 README = ROOT / "README.md"
-# So small that all of the README runs in seconds; a name stands for the words added to that verb's command.
-SMALL = ["training.iterations=4", "training.batch=4", "training.unlabeled_ratio=1", "backbone.width=4"]
-FOLDER = [*SMALL, "data.image_size=16"]
 WATCHED = {"serve"}  # stays until it is stopped: parsed, and run by tests of its own
 
 
@@ -69,20 +66,6 @@ def photos(tmp_path, monkeypatch):
             pixels = torch.randint(light, light + 120, (20 + i, 24, 3), generator=g).byte().numpy()
             Image.fromarray(pixels).save(f"{folder}/{i}.jpg")
     return tmp_path
-
-
-def small(words: list[str]) -> list[str]:
-    """A command of the README with the same meaning and less work."""
-    verb, words = words[0], list(words)
-    if verb in ("compare", "sweep"):
-        swaps = {"--seeds": "1", "--jobs": "1", "--algorithms": "supervised,fixmatch"}
-        for option, value in swaps.items():
-            if option in words:
-                words[words.index(option) + 1] = value
-        return [*words, *SMALL]
-    if verb == "train":
-        words += ["training.iterations=4"] if "--resume-from" in words else FOLDER if "--data" in words else SMALL
-    return words
 
 
 def fill_in(todo: Path) -> None:

@@ -8,11 +8,12 @@ prediction.label, prediction.confidence, prediction.entropy
 from typing import TYPE_CHECKING, Any
 
 from npmatch.algorithms import Algorithm, check_algorithm
+from npmatch.data import ArrayImages, FileImages
 from npmatch.decide import Calibration, Decisions
 from npmatch.evaluation import evaluate_run
 from npmatch.experiment import Run, fit
 from npmatch.predict import Classifier, load
-from npmatch.types import Batch, Dataset, ImageSet, NPMatchError, Prediction, Step, Task, Views
+from npmatch.types import Batch, Dataset, ImageSet, ImageStore, NPMatchError, Prediction, Step, Task, Views
 from npmatch.version import __version__
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm",
+    "ArrayImages",
     "Batch",
     "Calibration",
     "Classifier",
     "Dataset",
     "Decisions",
+    "FileImages",
     "ImageSet",
+    "ImageStore",
     "NPMatchClassifier",
     "NPMatchError",
     "Prediction",
