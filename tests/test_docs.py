@@ -1,6 +1,7 @@
 """The documentation builds as a site without a warning, needs no network, and names all that is public."""
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import npmatch
+from npmatch.algorithms import ALGORITHMS
+from npmatch.config import make_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,6 +19,16 @@ ROOT = Path(__file__).parents[1]
 def test_every_public_name_is_in_the_reference():
     shown = re.findall(r"^::: npmatch\.[\w.]*\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
     assert sorted(shown) == sorted(set(npmatch.__all__) - {"__version__"})
+
+
+def test_the_page_of_keys_is_that_of_the_code():
+    module = runpy.run_path(str(ROOT / "scripts" / "write_keys.py"))
+    written = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+    assert written == module["page"](), "run scripts/write_keys.py"
+    listed = set(re.findall(r"^\| `([\w.]+)` ", written, re.M))
+    known = {key for name in ALGORITHMS for key in make_config({"algorithm.name": name}).flat()}
+    assert listed == known - {"recipe", "preset", "seed", "algorithm.name"}
+    assert not re.findall(r"^.*\|  \|$", written, re.M), "a key without a word about it"
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="mkdocs is not installed")

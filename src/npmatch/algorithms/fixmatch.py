@@ -27,8 +27,8 @@ class FixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: float = 0.95  # τ
-        unlabeled_weight: float = 1.0  # λ_u
+        confidence: float = 0.95  # τ: from here on a pseudo-label is trusted
+        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 
     config: Config

@@ -32,8 +32,8 @@ class FlexMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: float = 0.95  # τ, which the thresholds rise to
-        unlabeled_weight: float = 1.0  # λ
+        confidence: float = 0.95  # τ, which the classes' thresholds rise to
+        unlabeled_weight: float = 1.0  # λ, of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 
     config: Config

@@ -34,11 +34,11 @@ class MixMatch(Algorithm):
     class Config:
         """The settings under which MixMatch is a baseline of the FixMatch family."""
 
-        temperature: float = 0.5  # T
+        temperature: float = 0.5  # T, which sharpens the guesses
         # Paper: α 0.75 and λ_U 75 (CIFAR-10), 150 (CIFAR-100) or 50 (STL-10), ramped over 16,000 steps; here: 0.5,
         # 100 and 40 % of training, because those gave the error rates it is compared by.
-        mixup: float = 0.5  # α
-        unlabeled_weight: float = 100.0  # λ_U
+        mixup: float = 0.5  # α: images are mixed by a ratio from Beta(α, α)
+        unlabeled_weight: float = 100.0  # λ_U, of the unlabelled loss
         ramp: float = 0.4  # share of training over which λ_U grows from 0
 
     config: Config

@@ -37,12 +37,12 @@ class MetaPseudoLabels(Algorithm):
 
         temperature: float = 0.7  # T of the teacher's UDA loss
         confidence: float = 0.6  # τ, of the sharpened prediction
-        uda_weight: float = 8.0  # λ
+        uda_weight: float = 8.0  # λ, of that loss
         uda_ramp: float = 1 / 60  # share of training over which λ grows from 0
         label_smoothing: float = 0.15  # of the teacher's labelled loss
         baseline_decay: float = 0.99  # of the moving mean b
         finetune: float = 0.02  # share of training, at its end, in which the student sees labelled images alone
-        fresh_teacher: bool = True  # with weights of its own; False, for pretrained networks: starts as the student
+        fresh_teacher: bool = True  # with weights of its own; false, for pretrained networks: starts as the student
 
     config: Config
     baseline: Tensor  # 0-d: b

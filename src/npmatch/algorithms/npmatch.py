@@ -53,20 +53,20 @@ class NPMatch(Algorithm):
     class Config:
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
-        samples: int = 10  # T
-        bank: int = 2560  # Q
-        width: int | None = None  # M; None: a quarter of the features
-        confidence: float = 0.95  # τ_c
-        max_entropy: float = 0.4  # τ_u, nats
-        unlabeled_weight: float = 1.0  # λ_u
-        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # all: few trusted ones weigh little
-        divergence_weight: float = 0.01  # β
-        divergence: Literal["js", "js_dual", "kl"] = "js"
+        samples: int = 10  # T, latent samples of a prediction
+        bank: int = 2560  # Q, representations remembered
+        width: int | None = None  # M, of the head; None: a quarter of the features
+        confidence: float = 0.95  # τ_c, which the classes' thresholds rise to
+        max_entropy: float = 0.4  # τ_u, nats: a pseudo-label less certain is not trusted
+        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled loss
+        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # of whom loss_u is the mean; all: few weigh little
+        divergence_weight: float = 0.01  # β, of the divergence
+        divergence: Literal["js", "js_dual", "kl"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: float | None = None  # None: α_u from uncertainty; a number: that skew throughout
         targets: Literal["all", "trusted", "split"] = "all"  # whose representations make q(z | targets)
         alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
-        decoder_width: Literal["head", "features"] = "head"
+        decoder_width: Literal["head", "features"] = "head"  # as wide as M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # of the T samples, in predict
 
     config: Config

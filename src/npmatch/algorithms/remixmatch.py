@@ -40,12 +40,12 @@ class ReMixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        temperature: float = 0.5  # T
-        mixup: float = 0.75  # α
+        temperature: float = 0.5  # T, which sharpens the guesses
+        mixup: float = 0.75  # α: images are mixed by a ratio from Beta(α, α)
         window: int = 128  # batches whose mean prediction is p̃(y)
-        unlabeled_weight: float = 1.5  # λ_U; w_match
-        strong_weight: float = 0.5  # λ_Û₁; w_kl
-        rotation_weight: float = 0.5  # λ_r; w_rot
+        unlabeled_weight: float = 1.5  # λ_U, of mixed unlabelled images
+        strong_weight: float = 0.5  # λ_Û₁, of unmixed strong views
+        rotation_weight: float = 0.5  # λ_r, of guessing the turn
         ramp: float = 1 / 64  # share of training over which λ_U and λ_Û₁ grow from 0
 
     config: Config

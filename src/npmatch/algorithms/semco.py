@@ -40,11 +40,11 @@ class SemCo(Algorithm):
 
         confidence: float = 0.95  # τ, of the softmax classifier
         similarity: float = 0.7  # τ_s, cosine, of the semantic classifier
-        unlabeled_weight: float = 1.0  # λ_u
+        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled losses
         semantic_weight: float = 3.0  # λ, of the cosine losses
         group_distance: float = 0.2  # ε: classes nearer than this in cosine distance are of one group
         hidden: int = 2048  # width of the semantic classifier
-        own_labels: bool = True  # a classifier learns from its own pseudo-labels too; False: from the other's alone
+        own_labels: bool = True  # a classifier learns from its own pseudo-labels too; false: from the other's alone
         label_embeddings: str | None = None  # file of vectors for the class names; None: the embedded one
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 

@@ -44,14 +44,14 @@ class UPS(Algorithm):
     class Config:
         """The paper's hyperparameters; the confidence is the curriculum's."""
 
-        samples: int = 10  # T
-        dropout: float = 0.3
+        samples: int = 10  # T, passes under dropout
+        dropout: float = 0.3  # share of elements dropped
         confidence: float = 0.95  # τ_p, which the curriculum's thresholds rise to
-        max_std: float = 0.05  # κ_p
-        negative_confidence: float = 0.05  # τ_n
-        negative_max_std: float = 0.005  # κ_n
-        unlabeled_weight: float = 1.0  # λ_u
-        negative_weight: float = 1.0  # λ_n
+        max_std: float = 0.05  # κ_p: a pseudo-label that wavers more is not trusted
+        negative_confidence: float = 0.05  # τ_n: a class at most this likely may be a negative label
+        negative_max_std: float = 0.005  # κ_n: unless it wavers more
+        unlabeled_weight: float = 1.0  # λ_u, of positive labels
+        negative_weight: float = 1.0  # λ_n, of negative labels
 
     config: Config
     model: MCDropoutModel

@@ -16,10 +16,10 @@ from npmatch.types import NoSuchChoiceError, NPMatchError
 class AugmentConfig:
     """How images are changed before a network sees them."""
 
-    policy: str = "natural"  # natural, digits (no flip), none, or the user's own 'package.module:name'
-    crop: Literal["pad", "resized"] = "pad"
+    policy: str = "natural"  # natural, digits (no flip), none, or package.module:name
+    crop: Literal["pad", "resized"] = "pad"  # after reflect padding, or of random area and aspect, resized
     padding: int = 4  # pixels, for `pad`
-    crop_scale: tuple[float, float] = (0.2, 1.0)  # of the area, for `resized`
+    crop_scale: tuple[float, float] = (0.2, 1.0)  # smallest and largest share of the area, for `resized`
     size: int | None = None  # side of the views, for `resized`; the images' own if not given
     operations: int = 3  # of RandAugment on a strong view
     cutout: float = 0.5  # largest side of the cutout, of the image's width

@@ -10,7 +10,7 @@ from typing import Literal
 class DataConfig:
     """The data part of a run's configuration."""
 
-    source: str = "digits"  # a name from data/sources.py, or package.module:function
+    source: str = "digits"  # digits, cifar10, folder, … (configuration.md lists them), or package.module:function
     root: str | None = None  # where its files are; None: $NPMATCH_DATA
     labels: int | None = None  # labelled images in all, class-balanced; None: every label there is
     foreign: str | None = None  # a source whose training images are mixed, unlabelled, into this one's

@@ -17,8 +17,8 @@ from npmatch.types import Step
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:
     """Share of the initial learning rate at `progress` in [0, 1]."""
-    quarter_turns = {"cosine-7-16": 7 / 16, "cosine-63-128": 63 / 128, "constant": 0.0}[schedule]
-    return math.cos(quarter_turns * math.pi * progress)
+    half_turns = {"cosine-7-16": 7 / 16, "cosine-63-128": 63 / 128, "constant": 0.0}[schedule]
+    return math.cos(half_turns * math.pi * progress)
 
 
 class Update:
