@@ -174,6 +174,9 @@ def test_calibrate_on_a_users_images_and_refuse_those_it_has_seen(calibrated_run
     assert "unknown class 'ten'" in refused(save_pictures(tmp_path / "classes" / "ten", [0], by_class=False).parent)
     (tmp_path / "empty").mkdir()
     assert "no labelled image" in refused(tmp_path / "empty")
+    (tmp_path / "empty" / "3").mkdir()
+    (tmp_path / "empty" / "3" / "phone.heic").write_bytes(b"")
+    assert "phone.heic: a picture in a format that is not read" in refused(tmp_path / "empty")
     assert "cannot be read" in refused(tmp_path / "absent.csv")
 
 

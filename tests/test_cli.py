@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,24 @@ def test_a_broken_file_is_skipped_by_name_and_the_rest_is_predicted(tiny_run, pi
     assert "broken.png" in captured.err
     assert "6 images, 1 skipped" in captured.out
     assert len(read_csv(out)) == 6
+
+
+def test_pictures_that_are_not_read_are_skipped_by_name(tiny_run, pictures, tmp_path, capsys):
+    (pictures / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    shutil.copy(pictures / "1.png", pictures / "misnamed.avif")  # read by its content, as any file is
+    Image.new("RGB", (8, 8)).save(pictures / "camera.dng", "TIFF")  # as is the thumbnail in front of a raw picture
+    (tmp_path / "album").mkdir()
+    (pictures / "album").symlink_to(tmp_path / "album")
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(tiny_run.folder), str(pictures), "-o", str(out), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    unread = "a picture in a format that is not read; save it as JPEG or PNG"
+    assert told["skipped"] == [
+        f"{pictures / 'album'}: a link to a folder, which is not followed; name it beside the others",
+        f"{pictures / 'camera.dng'}: {unread}",
+        f"{pictures / 'phone.heic'}: {unread}",
+    ]
+    assert told["written"] == len(read_csv(out)) == 7
 
 
 def test_predict_refuses_what_it_cannot_write_or_find(tiny_run, pictures, tmp_path, capsys):

@@ -114,6 +114,14 @@ def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
+def test_pictures_that_are_not_read_are_told(photos, tmp_path, capsys):
+    (photos / "unlabeled" / "phone.heic").write_bytes(b"")
+    fit(tmp_path / "run", photos, overrides={"training.iterations": 1})
+    told = " ".join(capsys.readouterr().err.split())
+    assert "1 picture(s) in a format that is not read are left out" in told
+    assert "'unlabeled/phone.heic'" in told
+
+
 def test_a_leak_is_loud_even_when_quiet(photos, tmp_path, capsys):
     shutil.copy(photos / "test/a/12.png", photos / "labeled/a/leak.png")
     words = [f"{key}={value}" for key, value in WORDS.items()]

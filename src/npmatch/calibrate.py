@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from npmatch.data import Dataset, FileImages, ImageSet, ImageStore, Split, iterate_images
-from npmatch.data.folders import walk_images
+from npmatch.data.folders import walk_pictures
+from npmatch.data.found import why_unread
 from npmatch.data.given import class_number, read_given
 from npmatch.data.held_out import test_set, trained_on, validation_set
 from npmatch.data.subset import SelectedImages
@@ -77,7 +78,11 @@ def _rows_of_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tupl
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
             label = class_number(entry.name, class_names, str(entry))
-            yield from ((os.path.join(where, name), label) for where, names in walk_images(entry) for name in names)
+            for where, names in walk_pictures(entry):
+                for name in names:
+                    if problem := why_unread(Path(where, name)):
+                        raise NPMatchError(f"{problem}, or take it out")
+                    yield os.path.join(where, name), label
 
 
 def check_unseen(labeled: ImageSet, dataset: Dataset, split: Split) -> None:

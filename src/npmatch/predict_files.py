@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from npmatch.data.found import find_images
+from npmatch.data.folders import is_raw
+from npmatch.data.found import find_images, why_unread
 from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.predict import Classifier
 from npmatch.ranks import from_all, from_first, group, my_share
@@ -144,10 +145,12 @@ def read_in_chunks(
     """`size` files after another: those that are images, decoded, and a line on each of the others."""
 
     def read(path: Path) -> Tensor | str:
+        if is_raw(path.name) and (problem := why_unread(path)):
+            return problem
         try:
             return classifier.read(path)
         except NPMatchError as error:
-            return str(error)
+            return why_unread(path) or str(error)
 
     files = iter(files)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:

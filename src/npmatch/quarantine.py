@@ -46,15 +46,22 @@ def tell(report: DataReport, display: Display) -> None:
     out = f"{len(report.quarantine)} left out ({counted}; listed in {FILE})" if counted else "all usable"
     display.say(f"data: {files} files, {out}")
     if leaked := [file.path for file in report.quarantine if file.kind == "leak"]:
-        more = f" and {len(leaked) - NAMED} more" if len(leaked) > NAMED else ""
         display.warn(
-            f"{len(leaked)} training image(s) are test images too and are left out of training: "
-            f"{', '.join(map(repr, leaked[:NAMED]))}{more}"
+            f"{len(leaked)} training image(s) are test images too and are left out of training: {_some(leaked)}"
         )
+    if unread := report.names("unread-format"):
+        told = f"{len(unread)} picture(s) in a format that is not read are left out; save them as JPEG or PNG"
+        display.warn(f"{told}: {_some(unread)}")
     if unused := report.names("unused-folder"):
         display.warn(f"not used, as they lie beside labeled, unlabeled and test: {', '.join(map(repr, unused))}")
     if alike := report.names("near-leak"):
         display.warn(f"{len(alike)} images look the same in training and test: npmatch check-data {report.data}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(map(repr, names[:NAMED]))}{more}"
 
 
 def positions_of(quarantine: Sequence[Quarantined], dataset: Dataset) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,9 @@ def test_relative_patterns_and_files_with_brackets(folder: Path, monkeypatch: py
         ("*.webp", "no image matches"),
         ("no/*.png", "no image"),
         ("q", "no such"),
-        ("w", "no image in this folder"),
+        ("w/empty", "no image in this folder"),
+        ("w", r"w: no image that can be read; .*photo\.heic: a picture in a format that is not read"),
+        ("w/*", r"no image that can be read; .*photo\.heic"),
     ],
 )
 def test_what_names_nothing_is_refused_before_the_first_image(folder: Path, name: str, message: str) -> None:
@@ -59,3 +61,14 @@ def test_what_names_nothing_is_refused_before_the_first_image(folder: Path, name
     (folder / "w" / "photo.heic").write_text("")
     with pytest.raises(NPMatchError, match=message):
         next(find_images([folder, folder / name]))
+
+
+def test_what_would_be_missed_is_named_too(folder: Path) -> None:
+    for name in ("IMG_1.HEIC", "x/raw.NEF", "x/._2.heic"):
+        (folder / name).write_text("")
+    (folder / "x" / "circle").symlink_to(folder)  # all of it is found without
+    (folder / "z" / "album").symlink_to(folder / "x", target_is_directory=True)
+    expected = ["IMG_1.HEIC", "a.png", "b.jpg", "x/c.png", "x/d.gif", "x/raw.NEF", "x/y/e.png", "z/y/g.png"]
+    assert [str(path.relative_to(folder)) for path in find_images([folder])] == expected
+    assert [path.name for path in find_images([folder / "z"])] == ["album", "g.png"]
+    assert [path.name for path in find_images([folder / "x" / "*.*"])] == ["c.png", "d.gif", "raw.NEF"]

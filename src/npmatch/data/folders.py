@@ -27,11 +27,9 @@ EXTENSIONS = (
     ".pnm",
 )
 PARTS = ("labeled", "unlabeled", "test")
+RAW = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")  # a camera's
 # Pictures too, but of formats that are not read; cameras and phones write most of them.
-UNREAD = (
-    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico"),
-    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),
-)
+UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico", *RAW)
 
 
 def read_folder(root: Path, size: int) -> Dataset:
@@ -142,7 +140,7 @@ def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") ->
 def _why_unused(name: str) -> str:
     if name.startswith("."):
         return "hidden"
-    return "unread-format" if os.path.splitext(name)[1].lower() in UNREAD else "other-file"
+    return "unread-format" if is_unread(name) else "other-file"
 
 
 def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -150,6 +148,20 @@ def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for where, folders, files in os.walk(folder):
         folders[:] = _entered(folders)
         yield where, sorted(name for name in files if is_image(name))
+
+
+def walk_pictures(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """As `walk_images`, with what would be missed: pictures of formats not read, links to folders elsewhere."""
+    top = os.path.realpath(folder)
+    for where, folders, files in os.walk(folder):
+        folders[:] = _entered(folders)
+        links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+        elsewhere = [name for name in links if not _is_within(os.path.realpath(os.path.join(where, name)), top)]
+        yield where, sorted([name for name in files if is_image(name) or is_unread(name)] + elsewhere)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder
 
 
 def _entered(folders: list[str]) -> list[str]:
@@ -162,4 +174,18 @@ def _is_class(folder: Path, name: str) -> bool:
 
 def is_image(name: str) -> bool:
     """Whether a file's name is that of an image, and not hidden."""
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS
+    return _ends_in(name, EXTENSIONS)
+
+
+def is_unread(name: str) -> bool:
+    """Whether a file's name is that of a picture whose format is not read, and not hidden."""
+    return _ends_in(name, UNREAD)
+
+
+def is_raw(name: str) -> bool:
+    """Whether a file's name is that of a camera's raw picture: TIFF readers would find its thumbnail alone."""
+    return _ends_in(name, RAW)
+
+
+def _ends_in(name: str, endings: tuple[str, ...]) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in endings

@@ -8,18 +8,19 @@ from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
-from npmatch.data.folders import EXTENSIONS, is_image, walk_images
+from npmatch.data.folders import EXTENSIONS, is_image, is_unread, walk_pictures
 from npmatch.types import NPMatchError
 
 
 def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Files as given, every image below the folders given, and those that a pattern names, in a fixed order.
+    """Files as given, every picture below the folders given, and those that a pattern names, in a fixed order.
 
+    Pictures of formats that are not read, and links to folders elsewhere, are among them: whoever reads them says so.
     A pattern is one of the shell's, in quotes: 'photos/**/2024-*.jpg'. No more than a folder's names is held at a time.
     """
     named = list(paths)
     for path in map(Path, named):  # all before the first is read: hours later nobody wants to hear of a slip of the pen
-        if not any(True for _ in _named_by(path)):
+        if not any(is_image(found.name) or found == path for found in _named_by(path)):
             raise NPMatchError(_why_none(path))
     for path in map(Path, named):
         yield from _named_by(path)
@@ -30,18 +31,29 @@ def _named_by(path: Path) -> Iterator[Path]:
 
 
 def _why_none(path: Path) -> str:
+    if (unread := next(_named_by(path), None)) is not None:
+        return f"{path}: no image that can be read; {why_unread(unread)}"
     if path.is_dir():
         return f"{path}: no image in this folder or below it; they are known by their endings ({', '.join(EXTENSIONS)})"
     return f"{path}: no image matches this pattern" if has_magic(str(path)) else f"{path}: no such file or folder"
 
 
+def why_unread(path: Path) -> str | None:
+    """One line on what a name alone tells: a link to a folder, a picture of a format not read; None of any other."""
+    if path.is_dir():
+        return f"{path}: a link to a folder, which is not followed; name it beside the others"
+    if is_unread(path.name):
+        return f"{path}: a picture in a format that is not read; save it as JPEG or PNG"
+    return None
+
+
 def _below(path: Path) -> Iterator[Path]:
-    """A file itself; of a folder, every image in it."""
+    """A file itself; of a folder, every picture in it."""
     if not path.is_dir():
         if path.exists():
             yield path
         return
-    for where, names in walk_images(path):
+    for where, names in walk_pictures(path):
         yield from (Path(where, name) for name in names)
 
 
@@ -52,7 +64,7 @@ def _matching(pattern: Path) -> Iterator[Path]:
         if "**" in parts[:-1] and path.is_dir():
             continue  # the pattern has gone, or will go, into it by itself
         for image in _below(path):
-            if is_image(image.name):  # a pattern catches notes and tables too
+            if is_image(image.name) or why_unread(image):  # a pattern catches notes and tables too
                 yield image
 
 
