@@ -87,7 +87,15 @@ def test_train_evaluate_and_resume(tmp_path, capsys):
     trained = json.loads(capsys.readouterr().out)
     assert main(["evaluate", str(run), "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
-    assert set(evaluated) == {"error", "top5_error", "ece", "uce", "nll", "brier", "n"}
+    assert set(evaluated) == {"error", "top5_error", "ece", "uce", "nll", "brier", "n", "classes"}
+    table = pq.read_table(run / "predictions" / "test.parquet").to_pylist()
+    for row in evaluated["classes"]:
+        images = [image for image in table if image["true_label"] == row["name"]]
+        wrong = [image for image in images if image["label"] != row["name"]]
+        assert row["n"] == len(images)
+        assert row["error"] == pytest.approx(100 * len(wrong) / len(images))
+        assert row["uncertainty"] == pytest.approx(sum(i["uncertainty"] for i in images) / len(images), rel=1e-5)
+    assert [row["name"] for row in evaluated["classes"]] == [str(digit) for digit in range(10)]
     assert evaluated["error"] == pytest.approx(trained["error"])
     assert evaluated["n"] == 360
     assert main(["evaluate", str(run)]) == 0

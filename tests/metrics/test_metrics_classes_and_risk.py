@@ -38,6 +38,7 @@ def test_classwise_accuracy_is_recall_and_uncertainty_the_mean_entropy(case):
         assert row.uncertainty == pytest.approx(sum(members) / len(members))
     assert rows[5].n == 0
     assert math.isnan(rows[5].accuracy)
+    assert rows[5].asdict() == {"name": "f", "n": 0, "error": None, "uncertainty": None}  # JSON has no NaN
     with pytest.raises(NPMatchError, match="6 names"):
         classwise(prediction, y, ["a", "b"])
 

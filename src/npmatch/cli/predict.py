@@ -43,12 +43,13 @@ def evaluate(
         return
     result = scores(found.prediction, found.held_out.labels).asdict()
     calibrated = found.calibrated and scores(found.calibrated, found.held_out.labels).asdict()
+    rows = classwise(found.prediction, found.held_out.labels, found.card.class_names)
     if as_json:
         after = {"calibrated": {"temperature": found.temperature, **calibrated}} if calibrated else {}
-        print_json({**result, **after})
+        print_json({**result, **after, "classes": [row.asdict() for row in rows]})
         return
     table = Table("class", "images", "accuracy", "uncertainty (nats)")
-    for row in classwise(found.prediction, found.held_out.labels, found.card.class_names):
+    for row in rows:
         figures = (f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}") if row.n else (MISSING, MISSING)
         table.add_row(Text(row.name), f"{row.n}", *figures)
     console = Console()

@@ -21,6 +21,11 @@ class ClassRow:
     accuracy: float  # a fraction
     uncertainty: float  # nats, mean entropy of the images that truly are of this class
 
+    def asdict(self) -> dict[str, str | int | float | None]:
+        """For JSON, the error in % as among the headline numbers; None where there is no image to tell by."""
+        error, uncertainty = (100 * (1 - self.accuracy), self.uncertainty) if self.n else (None, None)
+        return {"name": self.name, "n": self.n, "error": error, "uncertainty": uncertainty}
+
 
 def classwise(prediction: Prediction, y: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
     """One row per class, in the order of `class_names`."""
