@@ -113,6 +113,7 @@ def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path
         (lambda root: make(names=("a",)), "class_names has 1 names"),
         (lambda root: Dataset("mine", ("a", "b"), ImageSet([[0]], torch.tensor([0]))), "N C H W .*, not list"),
         (lambda root: make(torch.zeros(3, 4, 4, dtype=torch.uint8)), "uint8 of 4 dimensions"),
+        (lambda root: make(torch.zeros(3, 1, 4, 6, dtype=torch.uint8)), "images of 4×6 pixels must be square"),
     ],
 )
 def test_a_users_function_is_checked(load: Callable[..., object], said: str, own_source: Callable[..., str]) -> None:

@@ -123,6 +123,9 @@ def _check_images(part: ImageSet, classes: int, where: str) -> None:
     if not isinstance(part.images, ImageStore):
         found = type(part.images).__name__
         raise NPMatchError(f"{where}: images must be a uint8 tensor N C H W or an npmatch.ImageStore, not {found}")
+    _, height, width = part.images.shape
+    if height != width:  # as all that predict, export or the page make of a picture
+        raise NPMatchError(f"{where}: images of {height}×{width} pixels must be square; crop them or fill them up")
     part.labels = torch.as_tensor(part.labels)
     if part.labels.dtype != torch.int64 or part.labels.ndim != 1:
         raise NPMatchError(f"{where}: labels must be int64 of one dimension, not {part.labels.dtype}")
