@@ -177,7 +177,7 @@ def test_an_average_is_filled_by_the_steps_there_are():
 
 
 def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("npmatch.assembly.steps_within", lambda minutes, trainer, device: round(10 * minutes))
+    monkeypatch.setattr("npmatch.start.steps_within", lambda minutes, trainer, device: round(10 * minutes))
     run = tmp_path / "run"
     words = [f"{key}={value}" for key, value in SHORT.items()]
     command = ["train", "--data", str(photos), "--out", str(run), "--device", "cpu", *words, "--minutes", "1.2"]
@@ -192,7 +192,7 @@ def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch
 
 
 def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("npmatch.assembly.steps_within", lambda minutes, trainer, device: 20)
+    monkeypatch.setattr("npmatch.start.steps_within", lambda minutes, trainer, device: 20)
     words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}
     run = npmatch.fit("digits-40", out=tmp_path / "run", minutes=1, quiet=True, device="cpu", overrides=words)
     stored = read_config_file(run.folder / "config.yaml")
@@ -205,10 +205,10 @@ def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, m
 
 def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(pace, "MOST_STEPS", 3)
-    monkeypatch.setattr("npmatch.assembly.AT_LEAST", 8)
+    monkeypatch.setattr("npmatch.start.AT_LEAST", 8)
     monkeypatch.setattr(pace, "AT_LEAST", 8)
     real = pace.steps_within
-    monkeypatch.setattr("npmatch.assembly.steps_within", lambda *args: min(5, real(*args)))
+    monkeypatch.setattr("npmatch.start.steps_within", lambda *args: min(5, real(*args)))
     measured = npmatch.fit(data=photos, out=tmp_path / "a", minutes=1, quiet=True, device="cpu", overrides=SHORT)
     told = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
     plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=told)

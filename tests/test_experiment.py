@@ -141,7 +141,7 @@ def test_labels_of_unlabelled_images_never_reach_the_optimiser(tmp_path, monkeyp
         digits.mean,
         digits.std,
     )
-    monkeypatch.setattr("npmatch.assembly.load_configured", lambda *a: lied)
+    monkeypatch.setattr("npmatch.start.load_configured", lambda *a: lied)
     monkeypatch.setattr(
         "npmatch.data.split.fingerprint",
         lambda dataset: json.loads((straight.folder / "split.json").read_text())["fingerprint"],
@@ -244,7 +244,7 @@ def test_a_users_data_set_and_algorithm_from_one_file_each(tmp_path, monkeypatch
 def test_without_a_test_set_the_validation_share_is_used(tmp_path, monkeypatch):
     digits = load_dataset("digits")
     alone = Dataset("digits", digits.class_names, digits.train, None, digits.mean, digits.std)
-    for room in ("assembly", "labels"):
+    for room in ("start", "labels"):
         monkeypatch.setattr(f"npmatch.{room}.load_configured", lambda *a: alone)
     run = train_tiny(tmp_path / "validated", data__validation=0.1)
     assert 100 < run.scores["n"] < 200

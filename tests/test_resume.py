@@ -58,7 +58,7 @@ def test_other_pixels_are_refused_unless_allowed(stopped, monkeypatch):
     digits.train.images.pixels[700] += 1
     monkeypatch.setattr("npmatch.data.identity.IMAGES", 10_000)
     edit_json(stopped / "data.json", **describe_data(load_dataset("digits"), make_split_of(stopped)))
-    monkeypatch.setattr("npmatch.assembly.load_configured", lambda *a: digits)
+    monkeypatch.setattr("npmatch.start.load_configured", lambda *a: digits)
     with pytest.raises(NPMatchError, match=r"other data \(contents changed\).*--allow-change"):
         train_tiny(stopped, resume=True)
     train_tiny(stopped, resume=True, allow_change=True)
@@ -83,7 +83,7 @@ def test_data_that_no_longer_fits_the_state_is_one_line(stopped, monkeypatch):
     digits = load_dataset("digits")
     digits.train = npmatch.ImageSet(type(digits.train.images)(digits.train.images.pixels[:1000]),
                                     digits.train.labels[:1000])  # fmt: skip
-    monkeypatch.setattr("npmatch.assembly.load_configured", lambda *a: digits)
+    monkeypatch.setattr("npmatch.start.load_configured", lambda *a: digits)
     with pytest.raises(NPMatchError, match="made for other data"):
         train_tiny(stopped, resume=True)
     with pytest.raises(NPMatchError, match=r"step 7 does not fit this configuration, data"):

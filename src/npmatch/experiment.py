@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from npmatch.assembly import build_trainer
 from npmatch.calibrate import calibrate
 from npmatch.choices import Choice
 from npmatch.config import (
@@ -29,6 +28,7 @@ from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
 from npmatch.run_folder import STARTED, is_run, written_version
 from npmatch.saved_model import save_model
+from npmatch.start import build_trainer
 from npmatch.training import (
     Display,
     read_records,

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from npmatch import assembly, ranks
+from npmatch import ranks, start
 from npmatch.cli import main
 from npmatch.data.images import FileImages
 from npmatch.training.checkpoint import Checkpoints
@@ -100,8 +100,8 @@ def unreadable(at: int):
 
 def data_of(root: Path):
     """A machine on which other images lie in the place of the data."""
-    load = assembly.load_configured
-    return patch.object(assembly, "load_configured", lambda config: load(replace(config, root=str(root))))
+    load = start.load_configured
+    return patch.object(start, "load_configured", lambda config: load(replace(config, root=str(root))))
 
 
 def full_disk():

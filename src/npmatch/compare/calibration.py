@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from npmatch.assembly import build_trainer
 from npmatch.config import Config
 from npmatch.predict import choose_device
 from npmatch.resolution import resolve_config
+from npmatch.start import build_trainer
 from npmatch.training.pace import AT_LEAST, steps_within
 from npmatch.types import NPMatchError
 
