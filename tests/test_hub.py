@@ -55,6 +55,34 @@ def test_huggingface_hub_reads_the_card(tiny_run, saved):
     assert str(tiny_run.folder.parent) not in card.content
 
 
+@pytest.mark.parametrize("value", ["NaN", float("nan"), None, [1], "Infinity"])
+def test_a_score_that_is_no_number_counts_as_not_measured(tiny_run, tmp_path, capsys, value):
+    """As programs leave it that cannot write JSON's NaN, or that make a word of it."""
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    *lines, final = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({**json.loads(final), "error": value}), ""]))
+    assert main(["export", str(run), "--format", "hub", "-o", str(tmp_path / "model")]) == 0
+    card = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert "accuracy" not in [result.metric_type for result in card.data.eval_results]
+    assert "Not measured" in card.content
+    assert "its error is not known" in card.content
+    capsys.readouterr()
+    assert main(["train", "--out", str(run), "--resume"]) == 0
+    assert main(["train", "--out", str(run), "--resume", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "error" not in told
+    assert told["ece"] == tiny_run.scores["ece"]
+    assert main(["report", str(run), "--json"]) == 0
+
+
+def test_a_damaged_split_is_one_line(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    (run / "split.json").write_text("{}")
+    assert main(["export", str(run), "--format", "hub", "-o", str(tmp_path / "model")]) == 2
+    assert "split.json: not a split written by npmatch" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_card_survives_being_saved_again(saved, tmp_path):
     (saved / "README.md").write_text((saved / "README.md").read_text() + "\nPhotographed in Riga.\n")
     npmatch.Classifier.from_pretrained(saved).save_pretrained(tmp_path / "copy")

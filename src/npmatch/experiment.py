@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import LOCK, TEMPORARY, is_held_by, locked
 from npmatch.predict import choose_device, load, write_test_predictions
 from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
+from npmatch.report.record import final_scores
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
 from npmatch.run_folder import STARTED, is_run, written_version
 from npmatch.saved_model import save_model
@@ -175,11 +176,12 @@ def is_unfinished_start(names: Iterable[str]) -> bool:
 
 def find_finished(folder: Path) -> Run | None:
     """The run in a folder, if all that it leaves is there; killed while it wrote the last of it, it is not finished."""
-    final = [r for r in read_records(folder) if r["kind"] == "final"]
+    records = read_records(folder)
+    final = any(record["kind"] == "final" for record in records)
     tested = (folder / "predictions" / "test.parquet").exists()
     needed = ["model.safetensors", "config.json", *(["report.html"] if tested else [])]
     whole = final and all((folder / name).exists() for name in needed)
-    return Run(folder, score_fields(final[-1])) if whole else None
+    return Run(folder, final_scores(records)) if whole else None
 
 
 def read_run_config(folder: Path) -> Config:
@@ -245,8 +247,3 @@ def _train_run(
         write_run_report(folder, found)
     wait_for_all()
     return Run(folder, final)
-
-
-def score_fields(record: Mapping[str, Any]) -> dict[str, float]:
-    """The scores among a record's fields."""
-    return {key: value for key, value in record.items() if key not in ("kind", "step")}

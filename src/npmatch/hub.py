@@ -56,8 +56,8 @@ class Pretrained:
         folder = Path(save_directory)
         name = repo_id or folder.resolve().name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             text = self.kept_card() or model_card(self.facts(), name)
+            folder.mkdir(parents=True, exist_ok=True)
             self.save_files(folder)
             write_atomically(folder / CARD, text.encode())
         except OSError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from npmatch.config import read_config_file
+from npmatch.data import Split
+from npmatch.report.record import final_scores
 from npmatch.training import read_records
 
 
@@ -17,12 +18,12 @@ def run_facts(folder: Path) -> dict[str, Any]:
     """
     if not (folder / "config.yaml").is_file():
         return {}
-    final: dict[str, Any] = next((record for record in reversed(read_records(folder)) if record["kind"] == "final"), {})
+    scores = final_scores(read_records(folder))
     facts: dict[str, Any] = {
         "data": str(read_config_file(folder / "config.yaml").get("data.source")),
-        "scores": {key: value for key, value in final.items() if key not in ("kind", "step", "seconds")},
+        "scores": {key: value for key, value in scores.items() if key != "seconds"},
     }
     split = folder / "split.json"
     if split.is_file():
-        facts["num_unlabeled"] = int(json.loads(split.read_text(encoding="utf-8"))["counts"]["unlabeled"])
+        facts["num_unlabeled"] = len(Split.load(split).unlabeled)
     return facts

@@ -227,6 +227,15 @@ def test_the_status_tells_the_runs_scores(client, run_folder):
     assert about["command"] == f"npmatch train --resume-from {run_folder}"
 
 
+def test_a_score_that_is_no_number_is_left_out_of_the_status(run_folder, tmp_path):
+    for name in ("config.yaml", "split.json"):
+        shutil.copy(run_folder / name, tmp_path)
+    line = {"kind": "final", "step": 3, "error": float("nan"), "ece": "NaN", "uce": 1.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with TestClient(make_app(Site(tmp_path, device="cpu"), Access()), base_url="http://127.0.0.1:8000") as client:
+        assert client.get("/api/status").json()["scores"] == {"uce": 1.5}
+
+
 def test_a_run_that_is_going_on_shows_its_curves_and_then_its_model(run_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("npmatch.web.site.LOOK_AGAIN", 0.05)
     going_on = tmp_path / "going-on"

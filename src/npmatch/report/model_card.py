@@ -153,7 +153,8 @@ entropy of a prediction ranks them."""
 
 def limits(facts: ModelFacts) -> str:
     """What it must not be taken for."""
-    measured = "the figures above hold for images like its test images" if facts.scores else "its error is not known"
+    known = "error" in facts.scores
+    measured = "the figures above hold for images like its test images" if known else "its error is not known"
     return f"""## Limits
 
 - An image of no class above is still put into one of them; high uncertainty is a hint of it, no proof.

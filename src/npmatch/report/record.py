@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -59,3 +59,9 @@ def number(value: object) -> float | None:
     if isinstance(value, Real) and math.isfinite(value):
         return float(value)
     return None
+
+
+def final_scores(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers a finished run ended with; what another program made a word or null of counts as not measured."""
+    final: Mapping[str, Any] = next((record for record in reversed(records) if record.get("kind") == "final"), {})
+    return {key: value for key, value in final.items() if key not in ("kind", "step") and number(value) is not None}

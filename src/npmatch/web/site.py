@@ -18,6 +18,7 @@ from npmatch.passes import describe_batch
 from npmatch.predict import Classifier, load
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import is_crisp, png_data_uri
+from npmatch.report.record import final_scores
 from npmatch.training import read_records
 from npmatch.types import NPMatchError, Prediction
 from npmatch.web.figures import FigureBook
@@ -157,7 +158,7 @@ class Site:
             counts = self._labelling and self._labelling.counts()
         except NPMatchError as error:  # somebody has spoilt labels.csv
             problem = problem or str(error)
-        final: dict[str, Any] = next((r for r in reversed(records) if r.get("kind") == "final"), {})
+        final = final_scores(records)
         return {
             "has_model": self.classifier is not None,
             "stage": self._stage(),
