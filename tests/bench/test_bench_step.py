@@ -9,9 +9,11 @@ from torch import nn
 from npmatch.backbones import make_backbone
 from npmatch.bench.floor import step_flops
 from npmatch.bench.practice import practice_dataset, practise, torch_defaults
+from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.step import bench_step, step_variants
 from npmatch.bench.timing import interleaved
 from npmatch.cli import main
+from npmatch.cli.bench import show
 from npmatch.resolution import resolve_config
 from npmatch.types import NPMatchError
 
@@ -38,7 +40,26 @@ def test_the_floor_is_three_passes_of_learnt_views_and_one_of_others(weak_norm):
     forward, first = convolution_flops(make_backbone(config.backbone, 3), 32)
     learnt = 3 * forward - first  # nobody asks for the gradient of the images
     expected = 960 * learnt if weak_norm == "joint" else 512 * learnt + 448 * forward
-    assert step_flops(config, (3, 32, 32)) == expected
+    assert step_flops(config, (3, 32, 32), unlabeled=448) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "images"),
+    [
+        (["algorithm.name=supervised"], 4),
+        (["training.unlabeled_ratio=1000"], 4 + 1437),
+        (["algorithm.name=mixmatch"], 12),
+    ],
+)
+def test_only_images_that_a_step_takes_are_counted(words, images, capsys):
+    """Not those that μ asks for: a method may want none, and the set may have fewer."""
+    result = bench_step("digits-40", [*QUICK, *words], "cpu", rounds=1)
+    ours = result.rows[0]
+    assert ours["images_per_second"] == pytest.approx(images / ours["milliseconds"] * 1000)
+    assert f"4 + {images - 4} random images" in result.about
+    counted = [note for note in result.notes if "GFLOP" in note]
+    assert len(counted) == (0 if words[0].startswith("algorithm") else 1)  # of passes that are known alone
+    assert "weak views" in result.about or not counted
 
 
 def test_variants_compute_the_same_and_differ_in_how():
@@ -93,6 +114,20 @@ def test_a_bench_compares_in_one_run(capsys, tmp_path):
 def test_a_figure_of_an_unknown_kind_is_refused_before_anything_is_measured(capsys):
     assert main(["bench", "step", "--plot", "step.jpeg2"]) == 2
     assert "--plot step.jpeg2" in capsys.readouterr().err
+    assert main(["bench", "step", "--plot", "no-such-folder/step.png"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "npmatch: --plot no-such-folder/step.png: cannot be written there; name a file in a folder that exists\n",
+    )
+
+
+def test_a_table_has_no_empty_columns_and_cuts_no_name(capsys):
+    columns = [Column("a", "a rather long heading"), Column("b", "of GPUs alone")]
+    show(BenchResult("step", "about", columns, [{"a": "x" * 100}, {"a": "y"}]), as_json=False)
+    out = capsys.readouterr().out
+    assert out.count("x") == 100
+    assert "of GPUs" not in out
 
 
 def test_runs_take_turns():

@@ -90,10 +90,10 @@ def test_the_bench_compares_with_its_first_row(monkeypatch):
     rows = {1: 100.0, 2: 60.0}
     monkeypatch.setattr(
         "npmatch.bench.scaling._measure",
-        lambda count, *_: {"ranks": count, "milliseconds": rows[count], "images_per_second": 1.0},
+        lambda count, *_: {"ranks": count, "milliseconds": rows[count], "images": 160, "images_per_second": 1.0},
     )
     result = bench_scaling(device="cpu")
-    assert result.ratios == {"2 ranks / 1": pytest.approx(100 / 60)}
+    assert result.ratios == {"images/s of 2 / of 1 ranks": pytest.approx(100 / 60)}
     assert result.cells()[1][3] == "1.67"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -25,6 +26,8 @@ def check_plot(path: Path | None) -> None:
     """Refuses a figure's name before anything is measured for it."""
     if path is not None and path.suffix.lower() not in FORMATS:
         raise NPMatchError(f"--plot {path}: name a file that ends in {', '.join(FORMATS)}")
+    if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+        raise NPMatchError(f"--plot {path}: cannot be written there; name a file in a folder that exists")
 
 
 def draw_curves(

@@ -10,20 +10,23 @@ from npmatch.backbones import make_backbone
 from npmatch.config import Config
 
 
-def step_flops(config: Config, image_shape: tuple[int, int, int]) -> int:
+def step_flops(config: Config, image_shape: tuple[int, int, int], unlabeled: int) -> int | None:
     """Floating-point operations of the backbone in one step of the FixMatch family; a multiply-add counts as two.
 
-    Labelled, weak and strong views pass forwards and backwards; where the weak ones have a pass of their own
-    (weak_norm=own or running), these pass forwards alone.
+    None for other algorithms, which make other passes. `unlabeled` are the images of a step without labels. Labelled,
+    weak and strong views pass forwards and backwards; where the weak ones have a pass of their own (weak_norm=own or
+    running), these pass forwards alone.
     """
     channels, height, width = image_shape
     height, width = (config.augment.size or height, config.augment.size or width)
-    batch, unlabeled = config.training.batch, config.training.batch * config.training.unlabeled_ratio
-    joint = getattr(config.algorithm, "weak_norm", "joint") == "joint"
+    weak_norm = getattr(config.algorithm, "weak_norm", None)  # a choice that this family has
+    if weak_norm is None:
+        return None
+    joint = weak_norm == "joint"
     with torch.device("meta"):  # shapes alone: nothing is computed
         backbone = make_backbone(config.backbone, channels)
         weak = torch.empty(unlabeled, channels, height, width)
-        learnt = torch.empty(batch + (2 if joint else 1) * unlabeled, channels, height, width)
+        learnt = torch.empty(config.training.batch + (2 if joint else 1) * unlabeled, channels, height, width)
     counter = FlopCounterMode(display=False)
     with counter:
         if not joint:

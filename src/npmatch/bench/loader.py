@@ -62,11 +62,10 @@ def bench_loader(
         tell(f"making {images} photographs of {PHOTO[0]}×{PHOTO[1]} pixels")
         paths = make_photographs(Path(folder), images)
         mean_bytes = mean(path.stat().st_size for path in paths)
-        speeds, idle = measure(config, paths, chosen, workers)
+        speeds, idle, per_step = measure(config, paths, chosen, workers)
     rows: list[dict[str, Any]] = [{"what": what, "images_per_second": speed} for what, speed in speeds.items()]
     rows[-1]["idle"] = idle
     decoding, steps, training = speeds.values()
-    t = config.training
     who = "the GPU" if chosen.type == "cuda" else "the loop"
     notes = [
         f"Photographs of {mean_bytes / 1024:.0f} KiB each, in the page cache: decoding is measured, not a disk.",
@@ -77,7 +76,7 @@ def bench_loader(
     return BenchResult(
         name="loader",
         about=f"Training from JPEG files: {config.backbone.name}, views of {size} px, {workers} workers, "
-        f"{t.batch} + {t.batch * t.unlabeled_ratio} images a step",
+        f"{config.training.batch} + {per_step - config.training.batch} images a step",
         columns=COLUMNS,
         rows=rows,
         ratios={
@@ -120,15 +119,19 @@ def make_photographs(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def measure(config: Config, paths: list[Path], device: torch.device, workers: int) -> tuple[dict[str, float], float]:
-    """Images per second of each of the three, and the share of training's time that was spent waiting."""
+def measure(
+    config: Config, paths: list[Path], device: torch.device, workers: int
+) -> tuple[dict[str, float], float, int]:
+    """Images per second of each of the three, the share of training's time spent waiting, and the images of a step."""
     t = config.training
-    per_step = t.batch * (1 + t.unlabeled_ratio)
-    files = list(islice(cycle(paths), max(len(paths), 20 * CLASSES, 4 * per_step)))
+    wanted = t.batch * (1 + t.unlabeled_ratio)
+    files = list(islice(cycle(paths), max(len(paths), 20 * CLASSES, 4 * wanted)))
     dataset = labelled(FileImages(files, config.data.image_size or 256), CLASSES)
     run = practise(config, dataset, device)
     stream = run.trainer.stream
     assert isinstance(stream, FetchedStream)  # data.resident=never
+    raw = next(stream.batches(0, 1))
+    per_step = raw.size
     # Workers begin with two batches each. Those are let through before the clock starts.
     first, last = 2 * max(workers, 1), 6 * max(workers, 1)
 
@@ -138,14 +141,13 @@ def measure(config: Config, paths: list[Path], device: torch.device, workers: in
         return speed
 
     before = decode()
-    raw = next(stream.batches(0, 1))
     steps = per_step / seconds_per_call(lambda: run.trainer.take_step(raw), str(device), repeats=3, calls=5)
     tell(f"steps alone: {steps:,.0f} images/s")
     seconds, idle = train(run, first, last, device)
     tell(f"training: {per_step / seconds:,.0f} images/s, waiting {idle:.1%}")
     # Decoding once more: what else the machine did may have changed meanwhile.
     decoding = mean([before, decode()])
-    return {"decoding alone": decoding, "steps alone": steps, "training": per_step / seconds}, idle
+    return {"decoding alone": decoding, "steps alone": steps, "training": per_step / seconds}, idle, per_step
 
 
 def train(run: Practice, first: int, last: int, device: torch.device) -> tuple[float, float]:

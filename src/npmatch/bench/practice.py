@@ -67,17 +67,14 @@ class Practice:
     trainer: Trainer
     batches: Iterator[RawBatch]
     tf32: bool = True  # in convolutions, where nothing is captured
+    images: int = 0  # of the last step on all ranks, before augmentation; μ says what is wished, a small set has fewer
 
     def __call__(self) -> None:
         """The next batch, and a step on it; where nothing is captured, with torch's settings as they are by default."""
         with nullcontext() if self.trainer.captures else torch_defaults(self.tf32):
-            self.trainer.take_step(next(self.batches))
-
-    @property
-    def images(self) -> int:
-        """Of one step, before augmentation."""
-        c = self.trainer.config
-        return c.batch * (1 + c.unlabeled_ratio)
+            raw = next(self.batches)
+            self.trainer.take_step(raw)
+        self.images = raw.size
 
 
 @contextmanager

@@ -27,11 +27,14 @@ class BenchResult:
     notes: list[str] = field(default_factory=list)  # what a reader must know to take the figures rightly
     device: str = "cpu"
 
+    def shown(self) -> list[Column]:
+        """The columns that have a value; on a CPU, say, nobody measures a GPU's memory."""
+        return [c for c in self.columns if any(row.get(c.key) is not None for row in self.rows)]
+
     def cells(self) -> list[list[str]]:
         """The table's text; nothing where a row has no such value."""
-        return [
-            ["" if row.get(c.key) is None else c.form.format(row[c.key]) for c in self.columns] for row in self.rows
-        ]
+        shown = self.shown()
+        return [["" if row.get(c.key) is None else c.form.format(row[c.key]) for c in shown] for row in self.rows]
 
     def asdict(self) -> dict[str, Any]:
         """For --json."""

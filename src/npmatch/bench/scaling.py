@@ -62,15 +62,14 @@ def bench_scaling(
     first = rows[0]
     for row in rows:
         row["speedup"] = first["milliseconds"] / row["milliseconds"]
-    t = config.training
     cores = len(os.sched_getaffinity(0))
     return BenchResult(
         name="scaling",
-        about=f"{steps} steps of {recipe}, {config.name}, {config.backbone.name}: B {t.batch}, μ {t.unlabeled_ratio} "
-        f"in all, random images, one thread a rank, {cores} core(s)",
+        about=f"{steps} steps of {recipe}, {config.name}, {config.backbone.name}: {first['images']} random images "
+        f"each, one thread a rank, {cores} core(s)",
         columns=COLUMNS,
         rows=rows,
-        ratios={f"{row['ranks']} ranks / {first['ranks']}": row["speedup"] for row in rows[1:]},
+        ratios={f"images/s of {row['ranks']} / of {first['ranks']} ranks": row["speedup"] for row in rows[1:]},
         notes=[
             "Communication is the time inside collectives, and so the wait for the slower rank as well.",
             "Bytes are what a rank hands in; a ring all-reduce sends each of them 2(W − 1)/W times.",
@@ -119,6 +118,7 @@ def measure_here(result: Path, steps: int, device: torch.device, words: list[str
         row = {
             "ranks": world(),
             "milliseconds": 1000 * seconds,
+            "images": practice.images,
             "images_per_second": practice.images / seconds,
             "communication_share": sum(shares) / len(shares),
             "collectives": traffic.collectives / steps,

@@ -64,22 +64,21 @@ def bench_step(
     dataset = practice_dataset(config)
     builds = {v.name: partial(practise, v.config, dataset, chosen, v.tf32) for v in variants}
     seconds, rows, runs = time_steps(builds, chosen, rounds)
-    flops = step_flops(config, dataset.train.images.shape)
-    if on_cuda:
+    ours, *others = (variant.name for variant in variants)
+    t, unlabeled = config.training, runs[ours].images - config.training.batch
+    flops = step_flops(config, dataset.train.images.shape, unlabeled)
+    if on_cuda and flops is not None:
         for row in rows:
             row["floor_share"] = flops / (peak_tflops * 1e12) / (row["milliseconds"] / 1000)
-    ours, *others = (variant.name for variant in variants)
     ratios = {f"{name} / {ours}": seconds[name] / seconds[ours] for name in others if name != "fixmatch"}
     if "fixmatch" in seconds:
         ratios[f"{ours} / fixmatch"] = seconds[ours] / seconds["fixmatch"]
-    weak_norm = getattr(config.algorithm, "weak_norm", "joint")
-    t = config.training
     line = seconds_per_log_line(runs[ours], chosen)
     share = line / (t.log_every * seconds[ours])
     return BenchResult(
         name="step",
-        about=f"One training step: {recipe}, {config.backbone.name}, B {t.batch}, μ {t.unlabeled_ratio}, "
-        f"weak views {weak_norm}, random images {'×'.join(map(str, dataset.train.images.shape))}",
+        about=f"One training step: {recipe}, {config.backbone.name}, {t.batch} + {unlabeled} random images "
+        f"{'×'.join(map(str, dataset.train.images.shape))}{_weak_views(config)}",
         columns=COLUMNS,
         rows=rows,
         ratios=ratios,
@@ -175,13 +174,20 @@ def seconds_per_log_line(run: Practice, device: torch.device, lines: int = 20) -
     return median(taken)
 
 
-def _notes(flops: int, peak_tflops: float, on_cuda: bool) -> list[str]:
-    counted = f"The backbone's arithmetic is {flops / 1e9:,.1f} GFLOP a step"
-    if not on_cuda:
-        return [f"{counted}."]
-    return [
-        f"{counted}, {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor.",
-        "Eager variants run with torch's settings as they are by default, which let float32 convolutions round to "
-        "TF32; the last one does not. bfloat16 is channels-last, float32 is not.",
-        "Peak memory is what tensors took at most, the resident images included; reserved is what the process held.",
-    ]
+def _weak_views(config: Config) -> str:
+    weak_norm = getattr(config.algorithm, "weak_norm", None)
+    return "" if weak_norm is None else f", weak views {weak_norm}"
+
+
+def _notes(flops: int | None, peak_tflops: float, on_cuda: bool) -> list[str]:
+    notes = []
+    if flops is not None:
+        at_peak = f", {flops / peak_tflops / 1e9:.2f} ms at {peak_tflops:g} TFLOP/s (--peak-tflops): the floor"
+        notes.append(f"The backbone's arithmetic is {flops / 1e9:,.1f} GFLOP a step{at_peak if on_cuda else ''}.")
+    if on_cuda:
+        notes += [
+            "Eager variants run with torch's settings as they are by default, which let float32 convolutions round to "
+            "TF32; the last one does not. bfloat16 is channels-last, float32 is not.",
+            "Peak memory is what tensors took at most, resident images included; reserved is what the process held.",
+        ]
+    return notes

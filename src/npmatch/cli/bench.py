@@ -29,7 +29,9 @@ def show(result: BenchResult, as_json: bool) -> None:
         print_json(result.asdict())
         return
     console = Console()
-    table = Table(*(column.heading for column in result.columns), title=result.about)
+    table = Table(title=result.about)
+    for column in result.shown():
+        table.add_column(column.heading, overflow="fold")  # rather than cut
     for cells in result.cells():
         table.add_row(*map(Text, cells))
     console.print(table)

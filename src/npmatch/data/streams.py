@@ -36,6 +36,11 @@ class RawBatch(NamedTuple):
     u: Tensor  # U C H W, uint8
     index: Tensor  # type: ignore[assignment]  # U, int64: positions in the unlabelled set, no two alike
 
+    @property
+    def size(self) -> int:
+        """Images of the whole batch, labelled and unlabelled."""
+        return len(self.y) + len(self.index)
+
     def to(self, device: torch.device) -> RawBatch:
         """The same batch on `device`; from pinned memory to a GPU the copy does not wait."""
         ahead = device.type == "cuda"  # the other way, the host would read what has not arrived yet

@@ -85,7 +85,7 @@ class Trainer:
                 done = self.step == total
                 if self.step % c.log_every == 0 or done:
                     now = time.monotonic()
-                    means = self.read_meter(now - logged, len(raw.y) + len(raw.index))
+                    means = self.read_meter(now - logged, raw.size)
                     means["seconds"] = self.recorder.seconds_before + now - started
                     self.record("train", means)
                     self.display.show(self.step, means)
