@@ -50,7 +50,7 @@ def find_split(
     quarantine = check_first(config, display)
     train, test = positions_of(quarantine, dataset)
     if d.split is not None:
-        split = Split.load(Path(d.split), dataset)
+        split = Split.load(Path(d.split).expanduser(), dataset)
     else:
         split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
     return without(split, train, test), quarantine

@@ -213,3 +213,18 @@ def test_positions_that_are_none_are_refused(tmp_path, part, value):
     (tmp_path / "split.json").write_text(json.dumps({**content, part: value}))
     with pytest.raises(NPMatchError, match=r"split\.json: (not a split written by npmatch|this split was made for)"):
         Split.load(tmp_path / "split.json", images)
+
+
+def test_what_is_no_split_is_one_short_line(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"\xe8\x0f" * 5000)
+    (tmp_path / "config.json").write_text("{}")
+    for name, message in [
+        ("", "a folder; name a split's file"),
+        ("config.json", r"config\.json: not a split written by npmatch \(KeyError: 'labeled'\)"),
+        ("model.safetensors", r"model\.safetensors: not a split written by npmatch"),
+        ("none.json", r"none\.json: no such file"),
+        ("config.json/x", r"x: cannot be read \(Not a directory\)"),
+    ]:
+        with pytest.raises(NPMatchError, match=message) as raised:
+            Split.load(tmp_path / name)
+        assert len(str(raised.value)) < 300

@@ -124,8 +124,9 @@ class Plan:
                 raise NPMatchError(f"{path}: written by another version of npmatch; choose another --out")
             variants = tuple(Variant(v["algorithm"], tuple(v["settings"].items())) for v in content.pop("variants"))
             return Plan(variants=variants, seeds=tuple(content.pop("seeds")), **content)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NPMatchError(f"{path}: not a comparison written by npmatch ({error!r})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            what = f"{type(error).__name__}: {error}"  # not repr, which holds all of a file that is no text
+            raise NPMatchError(f"{path}: not a comparison written by npmatch ({what})") from error
 
 
 def _differences(old: Plan, new: Plan) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Split:
     def load(path: str | Path, dataset: Dataset | None = None) -> Split:
         """The saved split; given the data set, an error where it is not the one the split was made for."""
         try:
-            content = json.loads(Path(path).read_text())
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
             content = {"left_out": [], "left_out_test": [], **content}  # which older files do not have
             labeled, validation, left_out, left_out_test = (
                 _positions(content, part) for part in ("labeled", "validation", "left_out", "left_out_test")
@@ -73,8 +73,12 @@ class Split:
             split = Split(labeled, unlabeled, validation, seed, print_, include_labeled, left_out, left_out_test)
         except FileNotFoundError as error:
             raise NPMatchError(f"{path}: no such file") from error
+        except IsADirectoryError as error:
+            raise NPMatchError(f"{path}: a folder; name a split's file, as a run has one: RUN/split.json") from error
+        except OSError as error:
+            raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
-            raise NPMatchError(f"{path}: not a split written by npmatch ({error!r})") from error
+            raise NPMatchError(f"{path}: not a split written by npmatch ({type(error).__name__}: {error})") from error
         if dataset is not None and not _fits(split, dataset):
             raise NPMatchError(
                 f"{path}: this split was made for other data: images, labels, classes or file names differ; "
