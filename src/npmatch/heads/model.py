@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +13,11 @@ from npmatch.types import Prediction
 WeakNorm = Literal["joint", "own", "running"]
 
 
-class Head(Protocol):
-    """What a model asks of its head."""
-
-    def predict(self, features: Tensor) -> Prediction:
-        """N F → what the model says."""
-        ...
-
-
 class Model(nn.Module):
     """Normalised images in, a Prediction out; algorithms train it through `features` and its head."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
-        """`backbone` maps images to pooled features N F and tells F as `num_features`."""
+        """`backbone` maps images to pooled features N F and tells F as `num_features`; `head.predict` takes them."""
         super().__init__()
         self.backbone = backbone
         self.head = head
