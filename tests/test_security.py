@@ -181,6 +181,17 @@ def test_the_command_that_started_a_run_with_own_code_resumes_it(tmp_path, stran
     assert run.records()[-1]["step"] == 24
 
 
+def test_consent_in_python(tmp_path, strangers_code, monkeypatch):
+    stop_tiny(tmp_path / "run", 12, backbone__name="strangers_code:Net")
+    monkeypatch.setattr(imports, "_typed", set())
+    run = npmatch.fit(out=tmp_path / "run", resume=True, quiet=True, trust_code=True, device="cpu")
+    monkeypatch.setattr(imports, "_typed", set())
+    with pytest.raises(NPMatchError, match="would run the Python code"):
+        npmatch.evaluate_run(run.folder, device="cpu")
+    again = npmatch.evaluate_run(run.folder, device="cpu", trust_code=True).scores
+    assert again == {key: run.scores[key] for key in again}
+
+
 def test_trust_code_is_taken_wherever_it_stands(model, strangers_code, capfd):
     edit(model / "config.json", backbone_config={"name": "strangers_code:Net"})
     for words in (["--trust-code", "predict", str(model)], ["predict", str(model), "--trust-code"]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from npmatch.algorithms import Algorithm, check_algorithm
 from npmatch.data import ArrayImages, FileImages
 from npmatch.decide import Calibration, Decisions
-from npmatch.evaluation import evaluate_run
+from npmatch.evaluation import Evaluation, evaluate_run
 from npmatch.experiment import Run, fit
 from npmatch.predict import Classifier, load
 from npmatch.types import Batch, Dataset, ImageSet, ImageStore, NPMatchError, Prediction, Step, Task, Views
@@ -27,6 +27,7 @@ __all__ = [
     "Classifier",
     "Dataset",
     "Decisions",
+    "Evaluation",
     "FileImages",
     "ImageSet",
     "ImageStore",

@@ -13,7 +13,9 @@ from npmatch.data import ImageSet
 from npmatch.data.held_out import evaluation_set, test_set
 from npmatch.data.identity import describe_data, refuse_unequal
 from npmatch.decide import Calibration
+from npmatch.imports import trusting
 from npmatch.labels import open_run_data
+from npmatch.metrics import scores
 from npmatch.passes import predict_together
 from npmatch.predict import choose_device, load
 from npmatch.ranks import group, world
@@ -27,11 +29,16 @@ from npmatch.types import NPMatchError, Prediction
 class Evaluation:
     """A finished run's model on its held-out images."""
 
-    config: Config
-    card: ModelCard
-    held_out: ImageSet
-    prediction: Prediction
+    config: Config  # of the run
+    card: ModelCard  # of the model: classes, normalisation
+    held_out: ImageSet  # the images, with their labels
+    prediction: Prediction  # what the model says of them
     calibration: Calibration | None = None  # None too where it was fitted on these very images
+
+    @property
+    def scores(self) -> dict[str, float | int]:
+        """Error, top-5 error, ECE and UCE in %, NLL in nats, Brier, and n, the number of images."""
+        return scores(self.prediction, self.held_out.labels).asdict()
 
     @property
     def temperature(self) -> float | None:
@@ -49,10 +56,16 @@ class Evaluation:
         return 0 if self.calibration is None else self.calibration.n
 
 
-def evaluate_run(folder: str | Path, data: str | Path | None = None, device: str | None = None) -> Evaluation:
-    """Loads a run's model and data again and predicts the held-out images."""
+def evaluate_run(
+    folder: str | Path, data: str | Path | None = None, device: str | None = None, trust_code: bool = False
+) -> Evaluation:
+    """Loads a run's model and data again and predicts the held-out images.
+
+    `data` says where the images are, if they have moved; `trust_code` whether the run's files may name Python of yours
+    (`package.module:name`), which is then run.
+    """
     folder = Path(folder)
-    with group(choose_device(device)):
+    with trusting(trust_code), group(choose_device(device)):
         classifier = load(folder, device)
         run = open_run_data(folder, data)
         if world() > 1:

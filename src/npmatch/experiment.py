@@ -23,6 +23,7 @@ from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out
 from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import LOCK, TEMPORARY, is_held_by, locked
+from npmatch.imports import trusting
 from npmatch.predict import choose_device, load, write_test_predictions
 from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
 from npmatch.report.record import final_scores
@@ -79,13 +80,25 @@ def fit(
     overrides: Overrides = (),
     minutes: float | None = None,
     quiet: bool = False,
+    trust_code: bool = False,
 ) -> Run:
     """Trains and returns the finished run; its folder holds the model, the log, the split and a report.
 
-    `overrides` are configuration keys, {"training.iterations": 200} or ["training.iterations=200"]. A resumed run
-    refuses another configuration, data set or split than it was started with, unless told `allow_change`.
-    With `resume_from`, another run's folder, it starts from that run's weights, with its configuration, its split, its
-    labels and those given since (see continuation.py). With `minutes` it takes as many steps as fit into them.
+    Args:
+        recipe: a name that `npmatch recipes` lists, or nothing, with `data`.
+        data: a folder or a CSV of your images; with a recipe, where its files are.
+        algorithm: a name, or `package.module:Class`; NP-Match where none is given.
+        out: the run's folder; `runs/<recipe>-<algorithm>-<seed>` where none is given.
+        seed: of the split and every draw.
+        device: `cpu` or `cuda`; None takes CUDA where there is one.
+        resume: whether to go on with the run that `out` holds.
+        resume_from: another run, whose weights, configuration, split and labels, with those given since, this one has.
+        allow_change: whether a resumed run may have another configuration, data set or split.
+        config_file: keys of the configuration as YAML.
+        overrides: keys that win, `{"training.iterations": 200}` or `["training.iterations=200"]`.
+        minutes: take as many steps as fit into them.
+        quiet: show warnings alone.
+        trust_code: whether the files of a run may name Python of yours that you do not name here, which is then run.
     """
 
     def goes_on(run: Path) -> bool:
@@ -116,7 +129,7 @@ def fit(
 
     chosen = choose_device(device)
     display = Display("", 0, quiet)
-    with group(chosen), ExitStack() as held:
+    with trusting(trust_code), group(chosen), ExitStack() as held:
         config, folder, choices = from_first(choose)
         pace = from_first(lambda: minutes)  # machines may have been given different words
         is_new = from_first(lambda: not is_run(folder))

@@ -60,6 +60,6 @@ def refuse_code(names: Iterable[object], file: Path) -> None:
             continue
         if name not in OWN_CODE | _typed and not _consent.get():
             raise NPMatchError(
-                f"{file}: would run the Python code '{name}'; if you trust it, add --trust-code (in Python: load(…, "
-                "trust_code=True))"
+                f"{file}: would run the Python code '{name}'; if you trust it, add --trust-code (in Python: "
+                "trust_code=True)"
             )

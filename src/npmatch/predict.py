@@ -60,7 +60,16 @@ class Classifier(Pretrained):
         return Prediction.cat(parts)
 
     def decide(self, images: Any, wishes: Wishes | None = None, batch_size: int = 256, **changes: Any) -> Decisions:
-        """Calibrated predictions and what follows from them: decide(images, abstain=0.05, ood=True, coverage=0.9)."""
+        """Calibrated predictions and what follows from them: decide(images, abstain=0.05, ood=True, coverage=0.9).
+
+        Args:
+            images: as `predict` takes them.
+            wishes: what to decide, as one object; the words below change it.
+            batch_size: images at a time.
+            **changes: `abstain`, the highest error rate among predictions that are not withheld, and `confidence` that
+                it holds; `ood`, whether to score images unlike any seen, and `ood_quantile` above which one is flagged;
+                `coverage` of prediction sets; `calibrate=False` for the model's own probabilities.
+        """
         decider = Decider(self.calibration, dataclasses.replace(wishes or Wishes(), **changes))
         parts = [decider(*self.describe(batch)) for batch in self._batches(images, batch_size)]
         if not parts:

@@ -41,7 +41,7 @@ def evaluate(
     found = evaluate_run(run, data, check_device(device))
     if not is_first():
         return
-    result = scores(found.prediction, found.held_out.labels).asdict()
+    result = found.scores
     calibrated = found.calibrated and scores(found.calibrated, found.held_out.labels).asdict()
     rows = classwise(found.prediction, found.held_out.labels, found.card.class_names)
     if as_json:
