@@ -17,6 +17,7 @@ from npmatch.cli import main
 from npmatch.data import ImageSet, ImageStore, Split, load_dataset
 from npmatch.decide import Calibration
 from npmatch.metrics import scores
+from npmatch.training import load_tensors, save_tensors
 from npmatch.types import Dataset, NPMatchError
 
 
@@ -178,6 +179,38 @@ def test_calibrate_on_a_users_images_and_refuse_those_it_has_seen(calibrated_run
     (tmp_path / "empty" / "3" / "phone.heic").write_bytes(b"")
     assert "phone.heic: a picture in a format that is not read" in refused(tmp_path / "empty")
     assert "cannot be read" in refused(tmp_path / "absent.csv")
+
+
+def test_labels_from_elsewhere_are_not_thrown_away_for_none(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    pictures = save_pictures(tmp_path / "more", range(30))
+    for path in pictures.rglob("*.png"):  # at another brightness the run has not seen them
+        Image.open(path).point(lambda value: value // 2).save(path)
+    assert main(["calibrate", str(run), "--labeled", str(pictures)]) == 0
+    before = (run / "calibration.safetensors").read_bytes()
+    capsys.readouterr()
+    assert main(["calibrate", str(run)]) == 2
+    assert "is calibrated on 30 labels from elsewhere" in capsys.readouterr().err
+    assert (run / "calibration.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["bytes", "format", "classes"])
+def test_a_calibration_that_cannot_be_read_is_written_anew(calibrated_run, tmp_path, capsys, damage):
+    run = shutil.copytree(calibrated_run, tmp_path / "run")
+    path = run / "calibration.safetensors"
+    whole = path.read_bytes()
+    tensors, scalars = load_tensors(path)
+    if damage == "bytes":
+        path.write_bytes(whole[:100])
+    elif damage == "format":
+        save_tensors(path, tensors, {**scalars, "format": 9})
+    else:
+        fewer = {"probs": tensors["probs"][:, :3], "labels": tensors["labels"].clamp_max(2)}
+        save_tensors(path, {**tensors, **fewer}, scalars)
+    assert main(["evaluate", str(run)]) == 2
+    assert "npmatch calibrate writes it anew" in capsys.readouterr().err
+    assert main(["calibrate", str(run)]) == 0
+    assert path.read_bytes() == whole
 
 
 def test_predict_writes_what_was_asked_for(calibrated_run, tmp_path, capsys):

@@ -83,6 +83,14 @@ def test_a_damaged_split_is_one_line(tiny_run, tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
+def test_another_models_calibration_does_not_stay_in_the_folder(tiny_run, saved):
+    assert (saved / "calibration.safetensors").exists()
+    model = npmatch.load(tiny_run.folder, "cpu")
+    model.calibration = None
+    model.save_pretrained(saved)
+    assert {path.name for path in saved.iterdir()} == FILES - {"calibration.json", "calibration.safetensors"}
+
+
 def test_a_card_survives_being_saved_again(saved, tmp_path):
     (saved / "README.md").write_text((saved / "README.md").read_text() + "\nPhotographed in Riga.\n")
     npmatch.Classifier.from_pretrained(saved).save_pretrained(tmp_path / "copy")

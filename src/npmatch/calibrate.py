@@ -19,7 +19,7 @@ from npmatch.decide import Calibration, Novelty
 from npmatch.decide.novelty import reference_positions
 from npmatch.labels import open_run_data
 from npmatch.passes import describe_store, predict_store
-from npmatch.predict import Classifier, load
+from npmatch.predict import Classifier, load_uncalibrated
 from npmatch.types import NPMatchError
 
 
@@ -47,14 +47,28 @@ def calibrate_run(
 ) -> Calibration:
     """Writes a finished run's calibration anew, on the labels it held out or on `labeled`: a folder or a CSV."""
     folder = Path(folder)
-    classifier = load(folder, device)
+    classifier = load_uncalibrated(folder, device)
     run = open_run_data(folder, data)
     extra = None if labeled is None else read_labeled(Path(labeled), classifier)
     if extra is not None:
         check_unseen(extra, run.dataset, run.split)
+    elif not len(run.split.validation) and (given := labels_before(folder)):
+        raise NPMatchError(
+            f"{folder}: is calibrated on {given} labels from elsewhere, and held out none of its own to put in their "
+            "place; give --labeled DIR again, or remove its calibration.safetensors first"
+        )
     calibration = calibrate(classifier, run.dataset, run.split, run.config.training.eval_batch, extra)
     calibration.save(folder)
     return calibration
+
+
+def labels_before(folder: Path) -> int:
+    """How many labels a run's calibration rests on; none where it cannot be read."""
+    try:
+        before = Calibration.load(folder)
+    except NPMatchError:
+        return 0
+    return 0 if before is None else before.n
 
 
 def read_labeled(path: Path, classifier: Classifier) -> ImageSet:

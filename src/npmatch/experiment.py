@@ -24,7 +24,7 @@ from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
 from npmatch.files import LOCK, TEMPORARY, is_held_by, locked
 from npmatch.imports import trusting
-from npmatch.predict import choose_device, load, write_test_predictions
+from npmatch.predict import choose_device, load_uncalibrated, write_test_predictions
 from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
 from npmatch.report.record import final_scores
 from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
@@ -243,7 +243,7 @@ def _train_run(
         if is_first():
             with evaluator.ema.applied():
                 save_model(folder, trainer.algorithm.model, card)
-            saved = load(folder, str(device))
+            saved = load_uncalibrated(folder, str(device))
             calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
             calibration.save(folder)
         prediction = evaluator.predict()

@@ -110,6 +110,8 @@ class Classifier(Pretrained):
         save_model(folder, self.model, self.card)
         if self.calibration is not None:
             self.calibration.save(folder)
+        else:  # what is there is another model's
+            Calibration.remove(folder)
 
     def facts(self) -> ModelFacts:
         """What is known of the model, and of its run where it was loaded from one."""
@@ -146,6 +148,13 @@ def load(folder: str | Path, device: str | None = None, trust_code: bool = False
 
     `trust_code`: whether they may name a backbone or an algorithm of yours (`package.module:Class`), which is then run.
     """
+    classifier = load_uncalibrated(folder, device, trust_code)
+    classifier.calibration = Calibration.load(Path(folder), len(classifier.class_names))
+    return classifier
+
+
+def load_uncalibrated(folder: str | Path, device: str | None = None, trust_code: bool = False) -> Classifier:
+    """As `load`, without a look at the calibration, which is about to be written anew."""
     folder = Path(folder)
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such run")
@@ -160,7 +169,7 @@ def load(folder: str | Path, device: str | None = None, trust_code: bool = False
     except (ValueError, RuntimeError) as error:
         what = str(error).splitlines()[0]
         raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'} ({what})") from error
-    classifier = Classifier(model, card, choose_device(device), Calibration.load(folder))
+    classifier = Classifier(model, card, choose_device(device))
     classifier.folder = folder
     return classifier
 

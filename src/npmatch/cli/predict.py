@@ -80,7 +80,8 @@ def calibrate(
         print_json({"run": str(run), **found.summary()})
         return
     console = Console()
-    temperature = "no temperature, for lack of labels" if found.temperature is None else f"T = {found.temperature:.3f}"
+    lacking = "no temperature, for lack of labels: give some with --labeled DIR"
+    temperature = lacking if found.temperature is None else f"T = {found.temperature:.3f}"
     for line in (f"{run}: {found.n} held-out labels, {temperature}", f"written: {run / 'calibration.json'}"):
         console.print(Text(line), soft_wrap=True)
 

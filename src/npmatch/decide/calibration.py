@@ -72,12 +72,21 @@ class Calibration:
         write_atomically(folder / SUMMARY, (json.dumps(self.summary(), indent=2) + "\n").encode())
 
     @staticmethod
-    def load(folder: Path) -> Calibration | None:
-        """What `save` wrote; nothing where there is none."""
+    def remove(folder: Path) -> None:
+        """Takes away what `save` wrote."""
+        for name in (TENSORS, SUMMARY):
+            (folder / name).unlink(missing_ok=True)
+
+    @staticmethod
+    def load(folder: Path, num_classes: int | None = None) -> Calibration | None:
+        """What `save` wrote, for a model of `num_classes` where they are known; nothing where there is none."""
         path = folder / TENSORS
         if not path.exists():
             return None
-        tensors, scalars = load_tensors(path)
+        try:
+            tensors, scalars = load_tensors(path)
+        except NPMatchError as error:
+            raise NPMatchError(f"{error}; npmatch calibrate writes it anew") from error
         if scalars.get("format") != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it anew")
         parts = {name.removeprefix("novelty/"): t for name, t in tensors.items() if name.startswith("novelty/")}
@@ -90,6 +99,8 @@ class Calibration:
             fits = False
         if not fits:
             raise NPMatchError(f"{path}: its parts do not belong together; npmatch calibrate writes it anew")
+        if held_out is not None and num_classes not in (None, held_out.probs.shape[1]):
+            raise NPMatchError(f"{path}: of a model with other classes; npmatch calibrate writes it anew")
         return found
 
     def _fits(self) -> bool:
