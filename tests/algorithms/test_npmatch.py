@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -125,12 +126,45 @@ def test_the_uncertainty_gate_closes():
     assert step.logs["loss_unlabeled"] == 0
 
 
+def say(a: NPMatch, probs: list[list[float]], monkeypatch) -> tuple[list[int], list[bool]]:
+    """Pseudo-labels and trust where the head says these probabilities of unlabelled images 0, 1, …"""
+    monkeypatch.setattr(a.head, "infer", lambda features, noise: torch.tensor([probs]).log())
+    pseudo, keep = a.pseudo_label(torch.zeros(len(probs), 8), torch.arange(len(probs)))
+    return pseudo.tolist(), keep.tolist()
+
+
+def test_the_curriculum_counts_what_is_confident_and_certain(monkeypatch):
+    a = algorithm(max_entropy=0.15)
+    said = [[0.99, 0.004, 0.003, 0.003], [0.01, 0.96, 0.015, 0.015], [0.1, 0.1, 0.7, 0.1]]  # 0.07, 0.21, 0.94 nats
+    assert say(a, said, monkeypatch) == ([0, 1, 2], [True, False, False])
+    assert a.curriculum.assigned[:3].tolist() == [0, 4, 4]  # 4: unused
+
+
+def test_alignment_moves_confidence_and_not_uncertainty(monkeypatch):
+    said = [[0.98, 0.02, 0.0, 0.0], [0.98, 0.0, 0.02, 0.0], [0.98, 0.0, 0.0, 0.02]]  # class 0 is on everybody's lips
+    for alignment, labels in ((False, [0, 0, 0]), (True, [1, 2, 3])):
+        a = algorithm(max_entropy=0.15, alignment=alignment)
+        # Aligned, each is (¼, ¾) of two classes: 0.56 nats, which the gate would refuse, where 0.10 were.
+        assert say(a, said, monkeypatch) == (labels, [True, True, True])
+
+
 def test_banks_take_context_and_target_rows():
     for targets, latent_rows in (("all", 6 + 18), ("trusted", 6), ("split", 6)):
         a = algorithm(targets=targets, max_entropy=0.0)
         a.loss(make_batch(a), torch.tensor(0.0))
         assert int(a.head.latent_bank.filled) == 1 + latent_rows
         assert int(a.head.deterministic_bank.filled) == 1 + 6
+
+
+def test_uncertainty_is_the_entropy_of_the_averaged_prediction(monkeypatch):
+    """Samples that contradict one another: each is sure, their average is not. α is ½, as all points are alike."""
+    a = algorithm(samples=2)
+    sure = 50 * torch.eye(2, 4)[:, None]  # T 1 K
+    monkeypatch.setattr(a.head, "decode", lambda features, z, r: sure.expand(2, len(features), 4))
+    logs = a.loss(make_batch(a), torch.tensor(0.0)).logs
+    assert float(logs["entropy_context"]) == pytest.approx(math.log(2))
+    assert float(logs["entropy_target"]) == pytest.approx(math.log(2))
+    assert float(logs["alpha"]) == pytest.approx(0.5)
 
 
 def test_a_fixed_alpha_is_used():

@@ -28,6 +28,14 @@ def test_bank_is_a_fifo_of_the_kept_rows(length, pushes, seed):
         assert held == {tuple(row.tolist()) for row in queue}
 
 
+def test_a_bank_starts_with_one_normal_row():
+    torch.manual_seed(0)
+    bank = Bank(9, 2000)
+    assert int(bank.filled) == 1
+    assert abs(float(bank.mean().mean())) < 0.1
+    assert abs(float(bank.mean().std()) - 1) < 0.1
+
+
 def test_pushed_rows_carry_no_gradient_and_rejected_rows_leave_no_trace():
     bank = Bank(4, 2)
     rows = torch.full((2, 2), float("nan"), requires_grad=True)

@@ -1,5 +1,7 @@
 """The head against the paper's words: exchangeability, the concatenating decoder, averaged samples."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -50,6 +52,23 @@ def test_samples_differ_and_the_standard_deviation_has_a_floor(head):
     logits = head.infer(torch.randn(3, 12), head.noise)
     assert logits.shape == (5, 3, 4)
     assert not torch.equal(logits[0], logits[1])
+
+
+def test_the_standard_deviation_is_a_tenth_and_nine_tenths_of_softplus(head):
+    h = torch.randn(6)
+    first, _, last = head.latent_scale
+    hidden = [max(x, 0.1 * x) for x in (first.weight @ h + first.bias).tolist()]
+    by_hand = [0.1 + 0.9 * math.log1p(math.exp(x)) for x in (last.weight @ torch.tensor(hidden) + last.bias).tolist()]
+    torch.testing.assert_close(head.q_z(h).std, torch.tensor(by_hand))
+
+
+def test_weights_start_xavier_normal_and_biases_at_zero():
+    torch.manual_seed(0)
+    head = NeuralProcessHead(512, 10, width=128, samples=2, bank=4, decoder_width=128)
+    for layer in (layer for layer in head.modules() if isinstance(layer, torch.nn.Linear)):
+        wanted = math.sqrt(2 / (layer.in_features + layer.out_features))
+        assert float(layer.weight.detach().std()) == pytest.approx(wanted, rel=0.1)
+        assert not layer.bias.any()
 
 
 def test_prediction_is_the_average_and_its_entropy_splits_into_noise_and_disagreement(head):
