@@ -14,7 +14,7 @@ from npmatch.config import Config
 from npmatch.data import Dataset, ImageSet, Sampler, Split, Stream, make_stream
 from npmatch.data.held_out import evaluation_set
 from npmatch.draws import mix
-from npmatch.heads import synchronise_norms
+from npmatch.heads import backbones_in, synchronise_norms
 from npmatch.metrics import scores
 from npmatch.passes import predict_together
 from npmatch.ranks import joined, my_share, world
@@ -120,7 +120,8 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
     if joined() and t.sync_norm:
-        synchronise_norms(algorithm)
+        for seeing_a_share in backbones_in(algorithm):
+            synchronise_norms(seeing_a_share)
     if on_cuda and t.channels_last:
         algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
 
+from npmatch import Algorithm
 from npmatch.assembly import assemble
 from npmatch.data import load_dataset, make_split
 from npmatch.resolution import resolve_config
 from npmatch.training import Display, save_tensors
-from npmatch.types import Batch
+from npmatch.types import Batch, Step
 
 STEPS = 20
 # So few steps make nothing sure of itself: thresholds that let some images through and hold some back.
@@ -25,6 +28,7 @@ CASES = {
         "npmatch",
         {**NP, "algorithm.divergence": "kl", "algorithm.targets": "trusted", "algorithm.weak_norm": "own"},
     ),
+    "with-a-norm-behind": ("rank_worker:WithANormBehind", {}),
     "supervised": ("supervised", {}),
     "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),
     "flexmatch": ("flexmatch", {"algorithm.confidence": 0.18}),
@@ -44,6 +48,20 @@ CASES = {
         },
     ),
 }
+
+
+class WithANormBehind(Algorithm):
+    """A user's own, whose norm sees the features of the whole batch on every rank."""
+
+    def __init__(self, backbone, task, config=None):
+        super().__init__(backbone, task, config)
+        self.projection = nn.Sequential(nn.Linear(int(backbone.num_features), 8), nn.BatchNorm1d(8))
+
+    def loss(self, batch, progress):
+        f_x, f_weak, f_strong = self.model.features_together(batch.x, *batch.weak, *batch.strong)
+        apart = (self.projection(f_weak) - self.projection(f_strong)).square().mean()
+        loss = F.cross_entropy(self.model.head(f_x), batch.y) + apart
+        return Step(loss, {"loss_apart": apart.detach()})
 
 
 def train_cases(rank: int, world: int, folder: Path) -> None:

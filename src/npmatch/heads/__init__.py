@@ -4,7 +4,7 @@ from npmatch.heads.bank import Bank
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
 from npmatch.heads.memory import Memory
-from npmatch.heads.model import Model, WeakNorm
+from npmatch.heads.model import Model, WeakNorm, backbones_in
 from npmatch.heads.neural_process import NeuralProcessHead
 from npmatch.heads.statistics import frozen_statistics
 from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
@@ -20,6 +20,7 @@ __all__ = [
     "SyncNorm",
     "WeakNorm",
     "average_statistics",
+    "backbones_in",
     "frozen_statistics",
     "synchronise_norms",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -71,3 +72,8 @@ class Model(nn.Module):
         """N C H W → what the model says."""
         prediction: Prediction = self.head.predict(self.features(x))  # type: ignore[operator]
         return prediction
+
+
+def backbones_in(network: nn.Module) -> Iterator[nn.Module]:
+    """What sees a rank's share of the images alone; all that lies behind sees the features of the whole batch."""
+    return (module.backbone for module in network.modules() if isinstance(module, Model))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from npmatch.collective import average_, gather, total
+from npmatch.heads.model import backbones_in
 from npmatch.ranks import joined, world
 from npmatch.types import NPMatchError
 
@@ -123,9 +124,10 @@ def synchronise_norms(network: nn.Module) -> None:
 
 
 def average_statistics(network: nn.Module) -> None:
-    """Gives local batch norms the mean over ranks of their running statistics, so that all ranks predict alike."""
+    """Gives backbones' local norms the mean over ranks of their running statistics, so that all ranks predict alike."""
     if not joined():
         return
-    local = [m for m in network.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncNorm)]
+    seeing_a_share = [m for backbone in backbones_in(network) for m in backbone.modules()]
+    local = [m for m in seeing_a_share if isinstance(m, _BatchNorm) and not isinstance(m, SyncNorm)]
     held = [statistic for norm in local for statistic in (norm.running_mean, norm.running_var)]
     average_([statistic for statistic in held if statistic is not None])
