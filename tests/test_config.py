@@ -1,10 +1,13 @@
 """Configuration: layers, types, and errors that name the nearest valid choice."""
 
+import math
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
+from npmatch.algorithms import Algorithm
 from npmatch.config import differences, flatten, make_config, parse_overrides, read_config_file, write_config
 from npmatch.recipes import COLUMNS, RECIPES, recipe_layer
 from npmatch.resolution import resolve_config
@@ -21,6 +24,23 @@ def test_later_layers_win_and_text_becomes_typed():
     assert config.algorithm.alignment is True
     assert config.algorithm.alpha is None
     assert config.augment.crop_scale == (0.5, 1.0)
+
+
+class OwnAlgorithm(Algorithm):
+    """A user's, whose words mean other things than ours of the same name."""
+
+    @dataclass(frozen=True)
+    class Config:
+        width: str = "wide"
+        window: int = 0
+        temperature: float = math.inf
+
+
+def test_our_bounds_are_no_bounds_of_a_users_algorithm():
+    name = f"{__name__}:OwnAlgorithm"
+    config = make_config({"algorithm.name": name}, {"algorithm.width": "narrow", "algorithm.window": "-1"})
+    assert config.algorithm == OwnAlgorithm.Config("narrow", -1)
+    assert make_config({}, config.flat()) == config  # as a run's file gives it back
 
 
 def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
@@ -42,6 +62,7 @@ def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
         (["preset=referense"], "did you mean 'reference'"),
         (["=3"], "key=value"),
         (["algorithm.name=npmach"], "did you mean 'npmatch'"),
+        (["algorithm.name=fixmatch", "preset=paper"], "unknown preset 'paper'; there is none"),
     ],
 )
 def test_bad_words_give_one_line(tokens, message):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from npmatch.algorithms import Algorithm, find_algorithm
+from npmatch.algorithms import ALGORITHMS, Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
 from npmatch.data.config import DataConfig
@@ -89,6 +89,13 @@ def make_config(*layers: Layer) -> Config:
     types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
     types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
     values = {key: _typed(key, value, types) for key, value in given.items()}
+    is_ours = algorithm in ALGORITHMS.values()  # a user's Config may give our names other meanings, and bounds
+    _check_bounds({key: value for key, value in values.items() if is_ours or not key.startswith("algorithm.")})
+    return config_of(values)
+
+
+def _check_bounds(values: Layer) -> None:
+    """Names the first number that lies outside of what its key takes."""
     for key, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise NPMatchError(f"{key}={value}: must be a finite number")
@@ -98,7 +105,6 @@ def make_config(*layers: Layer) -> Config:
             raise NPMatchError(f"{key}={value}: must not be negative")
         if key in SHARES and value is not None and not 0 <= value <= 1:
             raise NPMatchError(f"{key}={value}: must be from 0 to 1")
-    return config_of(values)
 
 
 def config_of(values: Layer) -> Config:

@@ -32,7 +32,8 @@ class NoSuchChoiceError(NPMatchError):
         from difflib import get_close_matches
 
         near = get_close_matches(name, choices, n=1, cutoff=0.4)
-        hint = f"did you mean '{near[0]}'?" if near else "choose one of: " + ", ".join(choices[:20])
+        there = "choose one of: " + ", ".join(choices[:20]) if choices else "there is none"
+        hint = f"did you mean '{near[0]}'?" if near else there
         super().__init__(f"unknown {kind} '{name}'; {hint}")
 
 
