@@ -122,6 +122,46 @@ def test_what_a_data_set_changes_in_an_algorithm():
     assert make_config(recipe_layer("cifar10-40", "npmatch")).algorithm.alignment is False
 
 
+@pytest.mark.parametrize(
+    ("recipe", "algorithm", "settings"),
+    [
+        ("cifar10-40", "npmatch", {"backbone.name": "wrn-28-2", "training.weight_decay": 5e-4}),
+        ("cifar100-400", "npmatch", {"backbone.name": "wrn-28-8", "training.weight_decay": 1e-3}),
+        ("stl10-40", "npmatch", {"backbone.name": "wrn-37-2", "training.weight_decay": 5e-4}),
+        ("imagenet-100k", "npmatch", {"backbone.name": "timm:resnet50", "training.weight_decay": 1e-4}),
+        ("imagenet-100k", "npmatch", {"training.batch": 256, "training.unlabeled_ratio": 1}),
+        ("imagenet-100k", "npmatch", {"training.learning_rate": 0.05, "augment.crop_scale": (0.2, 1.0)}),
+        ("cifar10-40", "npmatch", {"algorithm.samples": 10, "algorithm.bank": 2560, "training.ema": 0.999}),
+        ("cifar10-40", "npmatch", {"algorithm.divergence_weight": 0.01, "algorithm.unlabeled_weight": 1}),
+        ("cifar10-40", "fixmatch", {"algorithm.confidence": 0.95, "algorithm.unlabeled_weight": 1}),
+        ("cifar10-40", "flexmatch", {"algorithm.confidence": 0.95, "training.unlabeled_ratio": 7}),
+        (
+            "cifar10-40",
+            "uda",
+            {"algorithm.temperature": 0.4, "algorithm.confidence": 0.8, "algorithm.annealing": "off"},
+        ),
+        ("cifar10-40", "mixmatch", {"algorithm.temperature": 0.5, "algorithm.mixup": 0.5, "algorithm.ramp": 0.4}),
+        ("cifar10-40", "mixmatch", {"algorithm.unlabeled_weight": 100, "training.unlabeled_ratio": 1}),
+        ("cifar10-40", "remixmatch", {"algorithm.temperature": 0.5, "algorithm.mixup": 0.75, "algorithm.ramp": 1 / 64}),
+        ("cifar10-40", "remixmatch", {"algorithm.unlabeled_weight": 1.5, "training.unlabeled_ratio": 1}),
+        ("cifar10-40", "remixmatch", {"algorithm.strong_weight": 0.5, "algorithm.rotation_weight": 0.5}),
+        ("cifar10-40", "comatch", {"algorithm.temperature": 0.2, "algorithm.smoothing": 0.9, "algorithm.window": 32}),
+        ("cifar10-40", "comatch", {"algorithm.graph_threshold": 0.8, "algorithm.contrastive_weight": 1}),
+        ("cifar10-40", "comatch", {"algorithm.bank": 5 * (7 + 1) * 64, "algorithm.embedding": 64}),
+        ("stl10-40", "comatch", {"algorithm.contrastive_weight": 5}),
+        ("cifar10-40", "semco", {"algorithm.confidence": 0.95, "algorithm.similarity": 0.7}),
+        ("cifar10-40", "semco", {"algorithm.group_distance": 0.2, "algorithm.semantic_weight": 3}),
+        ("cifar10-40", "mpl", {"algorithm.temperature": 0.7, "algorithm.confidence": 0.6, "algorithm.uda_weight": 8}),
+        ("cifar10-40", "mpl", {"algorithm.label_smoothing": 0.15, "algorithm.baseline_decay": 0.99}),
+        ("cifar10-40", "ups", {"algorithm.samples": 10, "algorithm.dropout": 0.3, "algorithm.max_std": 0.05}),
+        ("cifar10-40", "ups", {"algorithm.negative_confidence": 0.05, "algorithm.negative_max_std": 0.005}),
+    ],
+)
+def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):
+    config = make_config(recipe_layer(recipe, algorithm), {"algorithm.name": algorithm}).flat()
+    assert {key: config[key] for key in settings} == settings
+
+
 def test_the_papers_figures_stand_beside_the_recipes():
     assert RECIPES["cifar10-40"].paper_error["npmatch"] == (4.91, 0.04)
     assert RECIPES["stl10-40"].paper_error["npmatch"] == (14.20, 0.67)
