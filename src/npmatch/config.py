@@ -186,7 +186,15 @@ def read_config_of_run(folder: Path) -> Config:
     """RUN/config.yaml, its paths being those of the folder the run was started in."""
     layer = read_config_file(folder / "config.yaml")
     refuse_code((layer.get(key) for key in CODE_KEYS), folder / "config.yaml")
-    return make_config({}, {**layer, **paths_of_run(layer, folder)})
+    return config_in_file({**layer, **paths_of_run(layer, folder)}, folder / "config.yaml")
+
+
+def config_in_file(layer: Layer, path: Path) -> Config:
+    """The configuration that `path` holds; what is wrong with it is said of the file."""
+    try:
+        return make_config({}, layer)
+    except NPMatchError as error:
+        raise NPMatchError(f"{path}: {error}") from error
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

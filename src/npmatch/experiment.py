@@ -199,7 +199,6 @@ def find_finished(folder: Path) -> Run | None:
 
 def read_run_config(folder: Path) -> Config:
     """A run's configuration; where it cannot be read, which version of npmatch wrote it."""
-    path = folder / "config.yaml"
     try:
         return read_config_of_run(folder)
     except NPMatchError as error:
@@ -207,8 +206,8 @@ def read_run_config(folder: Path) -> Config:
         if written_by in (None, __version__):
             raise
         raise NPMatchError(
-            f"{path}: written by npmatch {written_by}, which this version, {__version__}, cannot go on from ({error}); "
-            "use that version, or train again in another --out"
+            f"{error}; written by npmatch {written_by}, which this version, {__version__}, cannot go on from: use that "
+            "version, or train again in another --out"
         ) from error
 
 

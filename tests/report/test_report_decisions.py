@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,35 @@ def test_runs_that_differ_in_many_settings_are_called_after_their_folders(tmp_pa
     page = Page((tmp_path / "many.html").read_text())
     assert {"old/photos", "new/photos"} <= set(page.text["methods"])
     assert {"training.learning_rate", "0.02", "training.batch", "16"} <= set(page.text["configuration"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("predictions/test.parquet", b"junk", r"a/predictions/test\.parquet: damaged, or not of the classes"),
+        ("config.json", b"{}", r"test\.parquet: damaged, or not of the classes in .*a/config\.json \(KeyError"),
+        ("config.json", b'{"class_names": ["x", "y"]}', r"test\.parquet: damaged, or not of the classes in"),
+        ("config.yaml", b"data: {bogus: 1}", r"a/config\.yaml: unknown key 'data\.bogus'"),
+    ],
+)
+def test_a_damaged_run_among_many_is_one_line_that_names_the_file(runs, tmp_path, capsys, name, content, message):
+    shutil.copytree(runs, tmp_path / "runs")
+    (tmp_path / "runs" / "a" / name).write_bytes(content)
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "many.html")]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert said.count("\n") == 1
+    assert not (tmp_path / "many.html").exists()
+
+
+def test_a_run_that_is_not_finished_is_left_out_by_name(runs, tmp_path, capsys):
+    shutil.copytree(runs, tmp_path / "runs")
+    log = tmp_path / "runs" / "b" / "metrics.jsonl"
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"final"' not in line))
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "many.html"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert [Path(run).name for run in json.loads(said.out)["runs"]] == ["a", "c"]
+    assert f"{tmp_path / 'runs' / 'b'}: not finished, left out" in said.err
 
 
 def test_report_refuses_what_is_no_run(tmp_path, capsys):

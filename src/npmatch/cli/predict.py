@@ -165,7 +165,8 @@ def report(
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise NPMatchError(f"{out}: a report is an HTML file; name it FILE.html")
-    found = find_runs(runs)
+    errors = Console(stderr=True)
+    found = find_runs(runs, lambda line: errors.print(Text(line, style="yellow"), soft_wrap=True))
     if len(found) == 1:
         path = write_run_report(found[0], evaluate_run(found[0], data, check_device(device)), path=out)
     else:

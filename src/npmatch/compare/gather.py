@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from npmatch.compare.results import is_finished, read_outcome
-from npmatch.config import make_config, read_config_file
+from npmatch.config import config_in_file, read_config_file
 from npmatch.report import Comparison, Method
 from npmatch.types import NPMatchError
 
@@ -17,8 +17,8 @@ ALWAYS_SAID = ("recipe", "data.source", "data.labels")
 LONGEST_NAME = 60  # letters; methods that more would set apart are called after their folders
 
 
-def find_runs(folders: Iterable[Path]) -> list[Path]:
-    """The finished runs that these folders are, or that lie below them."""
+def find_runs(folders: Iterable[Path], tell: Callable[[str], None] = lambda line: None) -> list[Path]:
+    """The finished runs that these folders are, or that lie below them; `tell` hears of others that lie there."""
     runs: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -29,6 +29,8 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
         finished = [run for run in inside if is_finished(run)]
         if not finished:
             raise NPMatchError(f"{folder}: no finished run in it; train one, or go on with it by --resume")
+        for run in [run for run in inside if run not in finished]:
+            tell(f"{run}: not finished, left out")
         runs += finished
     return list(dict.fromkeys(runs))
 
@@ -37,7 +39,8 @@ def gather(runs: Iterable[Path]) -> Comparison:
     """Runs that differ in their seed alone are one method; a method is named after what sets it apart."""
     groups: dict[tuple[tuple[str, str], ...], list[tuple[int, Path, Flat]]] = {}
     for run in runs:
-        flat = make_config({}, read_config_file(run / "config.yaml")).flat()
+        path = run / "config.yaml"
+        flat = config_in_file(read_config_file(path), path).flat()
         seed = int(flat.pop("seed"))
         method = {key: value for key, value in flat.items() if key not in PLACES}
         groups.setdefault(tuple((key, str(value)) for key, value in method.items()), []).append((seed, run, method))

@@ -110,11 +110,22 @@ def error_curve(records: Sequence[Mapping[str, Any]]) -> Series:
 
 def read_predictions(folder: Path) -> tuple[Prediction, Tensor, list[str]]:
     """A run's answers for its test images, their labels N, and the names of the classes."""
+    path, about = folder / "predictions" / "test.parquet", folder / "config.json"
+    try:
+        return _read_predictions(path, about)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # pyarrow's are ValueErrors
+        what = f"{type(error).__name__}: {error}"
+        raise NPMatchError(
+            f"{path}: damaged, or not of the classes in {about} ({what}); restore it, or remove it: the run is then "
+            "shown without them"
+        ) from error
+
+
+def _read_predictions(path: Path, about: Path) -> tuple[Prediction, Tensor, list[str]]:
     import pyarrow.parquet as pq
 
-    class_names: list[str] = json.loads((folder / "config.json").read_text(encoding="utf-8"))["class_names"]
-    columns = ["true_label", "uncertainty", "probabilities"]
-    table = pq.read_table(folder / "predictions" / "test.parquet", columns=columns)
+    class_names: list[str] = json.loads(about.read_text(encoding="utf-8"))["class_names"]
+    table = pq.read_table(path, columns=["true_label", "uncertainty", "probabilities"])
     position = {name: k for k, name in enumerate(class_names)}
     y = torch.tensor([position[name] for name in table["true_label"].to_pylist()])
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
