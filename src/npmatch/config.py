@@ -17,6 +17,7 @@ from npmatch.algorithms import ALGORITHMS, Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
 from npmatch.data.config import DataConfig
+from npmatch.files import write_atomically
 from npmatch.imports import refuse_code
 from npmatch.places import PATH_KEYS, paths_of_run, same_place
 from npmatch.training.config import TrainingConfig
@@ -211,8 +212,6 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
 def write_config(config: Config, path: Path) -> None:
     """The whole tree as YAML."""
     import yaml
-
-    from npmatch.training.checkpoint import write_atomically
 
     write_atomically(path, yaml.safe_dump(config.nested(), sort_keys=False, allow_unicode=True).encode())
 

@@ -15,9 +15,10 @@ from npmatch.config import Config, make_config, read_config_of_run
 from npmatch.data import Dataset, Split
 from npmatch.data.given import given_as_csv, positions_by_name, read_given
 from npmatch.data.split import with_more_labels
+from npmatch.files import write_atomically
 from npmatch.heads import Bank
 from npmatch.labels import open_run_data
-from npmatch.training import Checkpoints, Display, load_tensors, write_atomically
+from npmatch.training import Checkpoints, Display, load_tensors
 from npmatch.types import NPMatchError
 
 GIVEN_LABELS = "given-labels.csv"  # in a run: the labels people had given before it was trained

@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from npmatch.files import write_atomically
 from npmatch.heads import MCDropoutModel, NeuralProcessHead
 from npmatch.passes import as_network_input
 from npmatch.predict import Classifier
 from npmatch.saved_model import ModelCard
-from npmatch.training import write_atomically
 from npmatch.types import NPMatchError, Prediction
 from npmatch.version import __version__
 

@@ -23,7 +23,7 @@ from npmatch.data.given import (
     read_given,
 )
 from npmatch.data.subset import SelectedImages
-from npmatch.training.checkpoint import write_atomically
+from npmatch.files import write_atomically
 from npmatch.types import Dataset, NPMatchError
 
 BOOK = "labels.csv"

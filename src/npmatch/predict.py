@@ -14,7 +14,7 @@ from torch import Tensor
 
 from npmatch.data import ImageSet, decode_image, to_tensor
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
-from npmatch.files import in_utf8
+from npmatch.files import in_utf8, write_atomically
 from npmatch.heads import Model
 from npmatch.hub import CARD, Pretrained
 from npmatch.imports import refuse_code, trusting
@@ -23,7 +23,7 @@ from npmatch.ranks import local_device
 from npmatch.report.model_card import ModelFacts
 from npmatch.run_facts import run_facts
 from npmatch.saved_model import ModelCard, model_with, save_model
-from npmatch.training import load_tensors, write_atomically
+from npmatch.training import load_tensors
 from npmatch.types import NPMatchError, Prediction
 from npmatch.version import __version__
 

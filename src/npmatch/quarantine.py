@@ -15,7 +15,7 @@ from npmatch.data.check import check_data, list_data
 from npmatch.data.findings import DataReport, Quarantined
 from npmatch.data.given import positions_by_name
 from npmatch.data.sources import find_root
-from npmatch.training import write_atomically
+from npmatch.files import write_atomically
 from npmatch.training.display import Display, counting
 from npmatch.types import Dataset, ImageSet, NPMatchError
 

@@ -15,10 +15,11 @@ from npmatch.data import Dataset, Split, fingerprint, make_split
 from npmatch.data.findings import Quarantined
 from npmatch.data.identity import changes
 from npmatch.data.split import without
+from npmatch.files import write_atomically
 from npmatch.places import ENVIRONMENT, STARTED_IN, read_environment, working_folder
 from npmatch.quarantine import check_first, positions_of, write_quarantine
 from npmatch.ranks import world
-from npmatch.training import Display, write_atomically
+from npmatch.training import Display
 from npmatch.types import NPMatchError
 from npmatch.version import __version__
 

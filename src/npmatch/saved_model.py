@@ -15,8 +15,9 @@ from torch import Tensor
 
 from npmatch.algorithms import find_algorithm
 from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.files import write_atomically
 from npmatch.heads import Bank, Model
-from npmatch.training import save_tensors, write_atomically
+from npmatch.training import save_tensors
 from npmatch.types import NPMatchError, Task
 
 FORMAT = 1  # of config.json

@@ -20,13 +20,13 @@ from npmatch.data.foreign import JoinedImages
 from npmatch.data.found import find_images
 from npmatch.data.given import file_of, positions_by_name
 from npmatch.data.subset import SelectedImages
+from npmatch.files import write_atomically
 from npmatch.label_files import ImageFinder, training_labels
 from npmatch.label_studio import labelling_interface, local_file, make_task
 from npmatch.labels import RunData, open_run_data
 from npmatch.predict import Classifier, load
 from npmatch.predict_files import read_in_chunks
 from npmatch.suggest import Suggestion, suggest
-from npmatch.training import write_atomically
 from npmatch.types import NPMatchError, Prediction
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from npmatch.files import write_atomically
 from npmatch.training import Checkpoints, Recorder, load_tensors, read_records
-from npmatch.training.checkpoint import write_atomically
 from npmatch.types import NPMatchError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from npmatch.compare.variants import Variant
 from npmatch.config import Config
+from npmatch.files import write_atomically
 from npmatch.recipes import RECIPES
 from npmatch.resolution import resolve_config
-from npmatch.training import write_atomically
 from npmatch.types import NPMatchError
 
 FORMAT = 1  # of compare.json

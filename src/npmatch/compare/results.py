@@ -16,11 +16,12 @@ from torch import Tensor
 from npmatch.compare.plan import Plan
 from npmatch.compare.variants import Variant
 from npmatch.decide import Calibration, fewest_labels
+from npmatch.files import write_atomically
 from npmatch.metrics import classwise, reliability_bins, scores, uncertainty_bins
 from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
 from npmatch.report.methods import NUMBERS, TARGET
 from npmatch.report.record import Series, number
-from npmatch.training import read_records, write_atomically
+from npmatch.training import read_records
 from npmatch.types import NPMatchError, Prediction
 
 Problems = dict[tuple[Variant, int], str]  # of the runs that failed

@@ -1,6 +1,6 @@
 """The loop and what it turns: update, averages, checkpoints, logs, display."""
 
-from npmatch.training.checkpoint import Checkpoints, Unsaved, load_tensors, save_tensors, write_atomically
+from npmatch.training.checkpoint import Checkpoints, Unsaved, load_tensors, save_tensors
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
 from npmatch.training.ema import EMA, filled_decay
@@ -27,5 +27,4 @@ __all__ = [
     "load_tensors",
     "read_records",
     "save_tensors",
-    "write_atomically",
 ]
