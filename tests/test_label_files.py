@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,12 +250,22 @@ def test_images_without_files_go_to_label_studio_within_the_task(tiny_run, tmp_p
         (["suggest", "run", "--strategy", "unsure"], "unknown strategy 'unsure'"),
         (["suggest", "run", "-n", "0"], "ask for 1 or more"),
         (["suggest", "run", "--unlabeled", "none"], "none: no such file or folder"),
+        (["suggest", "run", "--unlabeled", "notes.txt"], "notes.txt: no image without a label that can be read; "),
         (["suggest", "nowhere"], "nowhere: no such run"),
+        (["suggest", "model"], "model: no config.yaml in it, which says what the data is"),
+        (["evaluate", "model"], "model: no config.yaml in it, which says what the data is"),
+        (["evaluate", "begun"], "begun: this run is not finished; go on with it: npmatch train --out begun --resume"),
         (["label", "nowhere", "x.csv"], "nowhere: no such run"),
         (["label", "run", "x.csv"], "x.csv: cannot be read"),
     ],
 )
-def test_bad_words_are_one_line(place, capsys, words, message):
+def test_bad_words_are_one_line(place, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(place.parent)
+    Path("notes.txt").write_text("no image")
+    for folder, files in (("model", ("config.json", "model.safetensors")), ("begun", ("config.yaml", "split.json"))):
+        Path(folder).mkdir(exist_ok=True)
+        for name in files:
+            shutil.copy(place / name, folder)
     assert main(words) == 2
     found = capsys.readouterr()
     assert message in found.err

@@ -158,8 +158,10 @@ class RunData:
 def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
     """A run's configuration, images and split; `data` where the images have moved."""
     run = Path(run)
-    if not (run / "config.yaml").is_file():
+    if not run.is_dir():
         raise NPMatchError(f"{run}: no such run")
+    if not (run / "config.yaml").is_file():
+        raise NPMatchError(f"{run}: no config.yaml in it, which says what the data is; give a folder that train wrote")
     config = read_config_of_run(run)
     if data is not None:
         config = replace(config, data=replace(config.data, root=str(data)))

@@ -158,6 +158,8 @@ def load_uncalibrated(folder: str | Path, device: str | None = None, trust_code:
     folder = Path(folder)
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such run")
+    if (folder / "config.yaml").exists() and not (folder / "config.json").exists():
+        raise NPMatchError(f"{folder}: this run is not finished; go on with it: npmatch train --out {folder} --resume")
     card = ModelCard.load(folder / "config.json")
     with trusting(trust_code):
         refuse_code([card.algorithm, card.backbone_config.get("name")], folder / "config.json")

@@ -88,6 +88,9 @@ def suggest_for_run(
     else:
         assert opened is not None
         candidates = own_candidates(opened)
+    if not candidates.names and candidates.problems:
+        more = f" and {len(candidates.problems) - 1} more" if len(candidates.problems) > 1 else ""
+        raise NPMatchError(f"{unlabeled}: no image without a label that can be read; {candidates.problems[0]}{more}")
     if not candidates.names:
         raise NPMatchError(f"{unlabeled or run}: every readable image in it has a label; give others, --unlabeled DIR")
     rows = suggest(

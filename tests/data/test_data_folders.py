@@ -94,6 +94,9 @@ def error_for(folder: Path, source: str = "folder") -> str:
 
 def test_errors_name_the_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert f"{folder / 'none'}: no such file or folder" in error_for(folder / "none")
+    (folder / "list.txt").write_text("")
+    assert f"{folder / 'list.txt'}: a file; give --data DIR" in error_for(folder / "list.txt")
+    assert f"{folder / 'list.txt'}: a file; give --data DIR" in error_for(folder / "list.txt", "cifar10")
     empty = tmp_path_factory.mktemp("empty")
     assert f"{empty / 'labeled'}: no such folder" in error_for(empty)
     (empty / "labeled").mkdir()

@@ -228,3 +228,11 @@ def test_what_is_no_split_is_one_short_line(tmp_path):
         with pytest.raises(NPMatchError, match=message) as raised:
             Split.load(tmp_path / name)
         assert len(str(raised.value)) < 300
+
+
+def test_what_differs_from_the_data_of_a_split_is_said(tmp_path):
+    make_split(dataset_of([0, 1, 2] * 4), 6, seed=0).save(tmp_path / "split.json")
+    with pytest.raises(NPMatchError, match="other data: 12 training images, here are 15;"):
+        Split.load(tmp_path / "split.json", dataset_of([0, 1, 2] * 5))
+    with pytest.raises(NPMatchError, match="other data: labels, classes or file names differ;"):
+        Split.load(tmp_path / "split.json", dataset_of([2, 1, 0] * 4))

@@ -121,7 +121,7 @@ def test_files_that_are_no_csv(folder: Path) -> None:
     table.write_bytes(b"path,label\n\xff\xfe,cat\n")
     with pytest.raises(NPMatchError, match="not a CSV file in UTF-8"):
         load_dataset("csv", table)
-    with pytest.raises(NPMatchError, match="must be a CSV"):
+    with pytest.raises(NPMatchError, match="a folder; name the CSV in it"):
         load_dataset("csv", folder)
     with pytest.raises(NPMatchError, match="no such file or folder"):
         load_dataset("csv", folder / "none.csv")

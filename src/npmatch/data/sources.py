@@ -96,6 +96,9 @@ def _existing(root: Path | None, name: str, expects: str) -> Path:
         raise NPMatchError(f"{name}: pass --data DIR or set NPMATCH_DATA; expected there: {expects}")
     if not root.exists():
         raise NPMatchError(f"{root}: no such file or folder; give --data DIR, expected there for {name}: {expects}")
+    if root.is_file() and name != "csv":
+        table = ", or a CSV whose name ends in .csv" if name == "folder" else ""
+        raise NPMatchError(f"{root}: a file; give --data DIR, expected there for {name}: {expects}{table}")
     return root
 
 

@@ -80,9 +80,12 @@ class Split:
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
             raise NPMatchError(f"{path}: not a split written by npmatch ({type(error).__name__}: {error})") from error
         if dataset is not None and not _fits(split, dataset):
+            before, now = _num_images(split), len(dataset.train)
+            counts = f"{before} training images, here are {now}"
+            what = counts if before != now else "labels, classes or file names differ"
             raise NPMatchError(
-                f"{path}: this split was made for other data: images, labels, classes or file names differ; "
-                "use the data it was made for, or make a new split"
+                f"{path}: this split was made for other data: {what}; use the data it was made for, or make a new "
+                "split by training anew"
             )
         return split
 

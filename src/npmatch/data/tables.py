@@ -28,6 +28,8 @@ def read_csv(table: Path, size: int, missing_ok: bool = False) -> Dataset:
 
 def list_csv(table: Path) -> Listing:
     """The files that `table` names; a table that cannot be read is an error, other faults are collected."""
+    if table.is_dir():
+        raise NPMatchError(f"{table}: a folder; name the CSV in it, with the columns path,label")
     if not table.is_file():
         raise NPMatchError(f"{table}: no such file; it must be a CSV with the columns path,label")
     rows = list(_read_rows(table))
