@@ -1,6 +1,7 @@
 """Meta Pseudo Labels: who moves when, what the feedback is, and which way it pushes."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,11 +63,14 @@ def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
     a, options = algorithm(), TrainingConfig()
     a.baseline.fill_(0.03)
     batch, old_student, old_teacher = make_batch(a), copy.deepcopy(a.model), copy.deepcopy(a.teacher)
-    watch = Watch(a, Update(a, options))
-    step = take_step(a, watch, progress=1 / 120, batch=batch)  # λ is half of 8
-
     everything = torch.cat([batch.x, batch.weak[0], batch.strong[0]])
     t_x, t_weak, t_strong = old_teacher.head(old_teacher.backbone(everything)).split([6, 18, 18])
+    sharpened = [weak.softmax(-1) ** (1 / 0.7) / (weak.softmax(-1) ** (1 / 0.7)).sum() for weak in t_weak]
+    surest = torch.stack(sharpened).amax(-1).detach().sort().values
+    threshold = float(surest[8:10].mean())  # half of them are above it: an untrained teacher is unsure
+    a.config = replace(a.config, confidence=threshold)
+    watch = Watch(a, Update(a, options))
+    step = take_step(a, watch, progress=1 / 120, batch=batch)  # λ is half of 8
     torch.manual_seed(7)
     pseudo = draw(t_strong.softmax(-1))
     assert torch.equal(step.pseudo, pseudo)
@@ -94,12 +98,13 @@ def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
 
     smooth = (0.85 * F.one_hot(batch.y, 4) + 0.15 / 4).float()
     loss_labeled = -(smooth * t_x.log_softmax(-1)).sum(-1).mean()
-    loss_uda = 0
-    for weak, strong in zip(t_weak, t_strong, strict=True):
-        q = weak.softmax(-1) ** (1 / 0.7)
-        q = q / q.sum()
-        if q.max() >= 0.6:
-            loss_uda += -(q * strong.log_softmax(-1)).sum() / 18
+    terms = [
+        -(q * strong.log_softmax(-1)).sum() / 18
+        for q, strong in zip(sharpened, t_strong, strict=True)
+        if q.max() >= threshold
+    ]
+    assert len(terms) == 9
+    loss_uda = sum(terms)
     expected = loss_labeled + 4 * loss_uda + (change - 0.03) * F.cross_entropy(t_strong, pseudo)
     torch.testing.assert_close(watch.losses[1], expected.detach(), rtol=1e-4, atol=1e-5)
 
