@@ -38,8 +38,11 @@ def test_a_saved_folder_says_what_the_run_says(tiny_run, saved, digits):
 
 def test_the_command_writes_the_same_folder(tiny_run, saved, tmp_path, capsys):
     out = tmp_path / "elsewhere" / "model"
+    out.mkdir(parents=True)
+    (out / "notes.txt").write_text("not of the model")
     assert main(["export", str(tiny_run.folder), "--format", "hub", "-o", str(out), "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["files"]) == FILES
+    (out / "notes.txt").unlink()
     assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in saved.iterdir()}
 
 

@@ -19,6 +19,7 @@ from npmatch.types import NPMatchError
 from npmatch.version import __version__
 
 CARD = "README.md"
+FILES = (CARD, "calibration.json", "calibration.safetensors", "config.json", "model.safetensors")  # all it may hold
 PATTERNS = ["*.json", "*.safetensors", CARD]  # all that is ever fetched: no code, no pickle
 
 

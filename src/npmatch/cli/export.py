@@ -57,9 +57,11 @@ def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool)
 
 def to_hub_folder(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
     """RUN/hub; what to say as JSON and as a line."""
+    from npmatch.hub import FILES
+
     folder = out or run / "hub"
     classifier.save_pretrained(folder, repo_id=(run if out is None else out).resolve().name)
-    files = sorted(path.name for path in folder.iterdir() if path.is_file())
+    files = [name for name in FILES if (folder / name).is_file()]  # others may lie there
     return {"out": str(folder), "files": files}, f"{folder}: {', '.join(files)}"
 
 
