@@ -181,6 +181,9 @@ def test_other_refusals(run, tmp_path):
     (run / "labels.csv").write_text("path,label\n#1437,3\n")
     with pytest.raises(NPMatchError, match=r"labels.csv, line 2: '#1437' is no image"):
         go_on(run)
+    (run / "labels.csv").write_text("path,label\n/no/where.png,3\n")
+    with pytest.raises(NPMatchError, match=r"labels.csv: the image /no/where.png, which has a label there, is gone"):
+        go_on(run)
     shutil.rmtree(run / "checkpoints")
     (run / "model.safetensors").unlink()
     (run / "labels.csv").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,7 +59,11 @@ def labels_so_far(run: Path, data: str | None) -> dict[str, str]:
     opened = open_run_data(run, data)
     table = opened.config.data.given_labels
     before = {} if table is None else {row.path: row.label for row in read_given(Path(table))}
-    return before | opened.book().labels
+    book = opened.book()
+    for where, labels, remedy in ((table, before, ""), (book.path, book.labels, ", or take its line out")):
+        if gone := next((name for name in labels if os.path.isabs(name) and not os.path.isfile(name)), None):
+            raise NPMatchError(f"{where}: the image {gone}, which has a label there, is gone; restore it{remedy}")
+    return before | book.labels
 
 
 @contextmanager

@@ -70,6 +70,7 @@ def test_what_has_no_basis_is_refused_before_the_first_image():
     for wishes, message in [
         (Wishes(abstain=0.05), "needs at least 45 held-out labels.*45 are missing.*data.validation=45.*--labeled"),
         (Wishes(coverage=0.9), "needs at least 10 held-out labels"),
+        (Wishes(coverage=90), "between 0 and 1"),
         (Wishes(ood=True), "npmatch calibrate"),
     ]:
         with pytest.raises(NPMatchError, match=message):

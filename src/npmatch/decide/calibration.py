@@ -58,7 +58,7 @@ class Calibration:
     def prediction_sets(self, coverage: float) -> PredictionSets:
         """Sets that hold the true class with that probability; fails where there are too few labels."""
         if self.held_out is None or self.y is None:
-            raise _no_labels(f"coverage={coverage}", fewest_for_sets(coverage) if 0 < coverage < 1 else 1)
+            raise _no_labels(f"coverage={coverage}", fewest_for_sets(coverage))
         return PredictionSets(self.held_out.probs, self.y, coverage)
 
     def save(self, folder: Path) -> None:

@@ -17,7 +17,9 @@ from npmatch.types import NPMatchError
 
 
 def fewest_for_sets(coverage: float) -> int:
-    """The held-out labels below which every set would have to hold every class."""
+    """The held-out labels below which every set would have to hold every class; fails where that is no coverage."""
+    if not 0 < coverage < 1:
+        raise NPMatchError(f"coverage={coverage}: give a number between 0 and 1, for example 0.9")
     return math.floor(1 / (1 - coverage) + 1e-9)
 
 
@@ -26,8 +28,6 @@ class PredictionSets:
 
     def __init__(self, probs: Tensor, y: Tensor, coverage: float) -> None:
         """Fails where there are too few labels for the coverage, or the library is not there."""
-        if not 0 < coverage < 1:
-            raise NPMatchError(f"coverage={coverage}: give a number between 0 and 1, for example 0.9")
         fewest = fewest_for_sets(coverage)
         if len(y) < fewest:
             raise NPMatchError(
