@@ -58,6 +58,16 @@ def test_the_order_and_the_number_of_images_change_nothing(digits):
     )
 
 
+@pytest.mark.parametrize(("labels", "aligned"), [([4, 4, 4], True), ([4, 8, 4], True), ([4, 9, 4], False)])
+def test_predictions_are_aligned_with_equal_classes_where_labels_are_balanced(labels, aligned):
+    data = load_digits()
+    known = np.concatenate([np.flatnonzero(data.target == k)[:n] for k, n in enumerate(labels)])
+    y = np.full(60, -1)
+    y[: len(known)] = data.target[known]
+    X = np.concatenate([data.images[known], data.images[100 : 160 - len(known)]]) / 16
+    assert quick().fit(X, y).classifier_.card.algorithm_config["alignment"] is aligned
+
+
 def test_images_flat_rows_and_bytes_are_one_thing(digits):
     X, y = digits
     pixels = np.rint(X * 255).astype(np.uint8)

@@ -12,6 +12,7 @@ from torch import Tensor
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.array_data import Rows
 from npmatch.assembly import assemble
+from npmatch.choices import is_balanced
 from npmatch.config import Config, config_of
 from npmatch.continuation import take_state
 from npmatch.data import ArrayImages, make_split
@@ -44,7 +45,8 @@ def train_on_arrays(
     mean, std = scaled.mean((0, 2, 3)), scaled.std((0, 2, 3), correction=0).clamp(min=1 / 255)
     images = ImageSet(ArrayImages(pixels), labels)
     dataset = Dataset("arrays", class_names, images, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-    config = choose_config(algorithm, iterations, seed, rows, len(class_names))
+    counts = torch.bincount(labels[labels >= 0], minlength=len(class_names)).tolist()
+    config = choose_config(algorithm, iterations, seed, rows, counts)
     quiet = Display("", iterations, quiet=True)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         trainer, evaluator = assemble(config, dataset, make_split(dataset, None, seed), device, quiet)
@@ -62,11 +64,14 @@ def train_on_arrays(
     return Trained(trained.eval(), evaluator.card)
 
 
-def choose_config(algorithm: str, iterations: int, seed: int, rows: Rows, classes: int) -> Config:
-    """Settings that suit small data in memory; thresholds grow with the number of classes."""
+def choose_config(algorithm: str, iterations: int, seed: int, rows: Rows, counts: list[int]) -> Config:
+    """Settings that suit small data in memory, with `counts` labels of each class."""
     own: dict[str, dict[str, Any]] = {
-        # The digits recipe's, whose limit of 1.2 nats is for ten classes.
-        "npmatch": {"algorithm.alignment": True, "algorithm.max_entropy": 1.2 * math.log(classes) / math.log(10)},
+        "npmatch": {
+            "algorithm.alignment": is_balanced(counts),
+            # The digits recipe's limit, 1.2 nats, is for ten classes.
+            "algorithm.max_entropy": 1.2 * math.log(len(counts)) / math.log(10),
+        },
         "ups": {"algorithm.dropout": 0.1},  # a small network under dropout 0.3 learns little
     }
     return config_of(

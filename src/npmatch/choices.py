@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from statistics import median
 from typing import Any, NamedTuple
@@ -152,9 +152,14 @@ def _thresholds(listing: Listing, algorithm: str) -> Iterator[Choice]:
         value = round(max(0.7, 0.95 - 0.25 * math.log10(k / 100)), 3)
         yield Choice("algorithm.confidence", value, f"0.95 up to 100 classes, 0.7 from 1,000; K = {k}")
     if "alignment" in known and labels:
-        balanced = max(labels) <= BALANCED * min(labels)
+        balanced = is_balanced(labels)
         reason = f"{min(labels)} to {max(labels)} labels a class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
+
+
+def is_balanced(labels: Collection[int]) -> bool:
+    """Whether the classes have so nearly equally many labels that alignment, which assumes as much, may be on."""
+    return max(labels) <= BALANCED * min(labels)
 
 
 def _clipping(algorithm: str) -> Iterator[Choice]:
