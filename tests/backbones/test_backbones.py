@@ -78,3 +78,14 @@ def test_a_users_backbone(tmp_path, monkeypatch):
 def test_unknown_names_suggest_the_nearest(name, near):
     with pytest.raises(NPMatchError, match=near):
         make_backbone(BackboneConfig(name), 3)
+
+
+def test_the_stages_halve_the_image_and_the_network_for_96_pixels_from_the_first_on():
+    for name, side, sides in (("wrn-28-2", 32, [32, 16, 8]), ("wrn-37-2", 96, [48, 24, 12, 6])):
+        network, x, seen = make_backbone(BackboneConfig(name=name), 3).eval(), torch.zeros(1, 3, side, side), []
+        x = network.stem(x)
+        for number, block in enumerate(network.blocks):
+            x = block(x)
+            if number % 4 == 3:
+                seen.append(x.shape[-1])
+        assert seen == sides
