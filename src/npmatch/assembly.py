@@ -139,12 +139,17 @@ def labels_to_judge_by(dataset: Dataset, split: Split) -> Tensor:
     return labels[split.unlabeled]
 
 
+def refuse_unequal_shares(batch: int, ranks: int) -> None:
+    """Where a global batch cannot be divided, says which can."""
+    if batch % ranks:
+        near = max(batch // ranks, 1) * ranks
+        raise NPMatchError(f"training.batch={batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
+
+
 def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
     """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
     t, available, ranks = config.training, len(split.unlabeled), world()
-    if t.batch % ranks:
-        near = max(t.batch // ranks, 1) * ranks
-        raise NPMatchError(f"training.batch={t.batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
+    refuse_unequal_shares(t.batch, ranks)
     learns_from_unlabeled = views.weak + views.strong > 0
     if learns_from_unlabeled and available < ranks:
         raise NPMatchError(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from npmatch.assembly import Evaluator, assemble
+from npmatch.assembly import Evaluator, assemble, refuse_unequal_shares
 from npmatch.collective import copy_first_
 from npmatch.config import Config
 from npmatch.continuation import load_weights
 from npmatch.data import Dataset, Split, Stream, load_configured
 from npmatch.data.identity import describe_data, refuse_unequal
-from npmatch.ranks import from_first
+from npmatch.ranks import from_first, world
 from npmatch.run_folder import find_split, is_run, refuse_other_data, start_folder
 from npmatch.training import Checkpoints, Display, Recorder, Trainer, filled_decay
 from npmatch.training.checkpoint import Parts
@@ -36,6 +36,7 @@ def build_trainer(
     The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
     With `minutes` given the trainer's configuration has as many iterations as fit into them.
     """
+    refuse_unequal_shares(config.training.batch, world())  # before a look at all images, which may take long
     display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
     dataset = load_configured(config.data)
     split, quarantine = from_first(lambda: find_split(dataset, config, folder, display, allow_change))

@@ -11,6 +11,7 @@ from torch import nn
 
 from npmatch.bench.scaling import bench_scaling, measure_here
 from npmatch.collective import average_, everyones_parts, mine, traffic
+from npmatch.experiment import fit
 from npmatch.heads import SyncNorm, frozen_statistics, synchronise_norms
 from npmatch.ranks import from_all, from_first, is_first, largest, launcher, world
 from npmatch.types import NPMatchError
@@ -100,11 +101,21 @@ def test_the_bench_compares_with_its_first_row(monkeypatch):
 def test_the_bench_refuses_in_one_line(monkeypatch):
     with pytest.raises(NPMatchError, match="--ranks 2: give two numbers or more"):
         bench_scaling(ranks=[2], device="cpu")
+    with pytest.raises(NPMatchError, match=r"^training.batch=32: 3 ranks take equal shares; use 30 or 33$"):
+        bench_scaling(ranks=[1, 3], device="cpu")
     told = "Traceback\n    raise NPMatchError(...)\nnpmatch: training.batch=9: use 8 or 10\ntorchrun's lines"
     failed = subprocess.CompletedProcess([], 1, "", told)
     monkeypatch.setattr("npmatch.bench.scaling.subprocess.run", lambda *_, **__: failed)
     with pytest.raises(NPMatchError, match=r"^1 rank\(s\) did not run: training.batch=9: use 8 or 10$"):
         bench_scaling(device="cpu")
+
+
+def test_a_batch_that_does_not_divide_is_refused_before_a_look_at_the_images(monkeypatch, tmp_path):
+    monkeypatch.setattr("npmatch.start.world", lambda: 2)
+    monkeypatch.setattr("npmatch.start.load_configured", lambda _: pytest.fail("looked"))
+    with pytest.raises(NPMatchError, match=r"training\.batch=15: 2 ranks take equal shares; use 14 or 16"):
+        fit("digits-40", out=tmp_path / "run", device="cpu", overrides={"training.batch": 15}, quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_torchrun_is_known_again_over_its_restarts(monkeypatch):

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from npmatch.assembly import refuse_unequal_shares
 from npmatch.bench.practice import practice_dataset, practise
 from npmatch.bench.result import BenchResult, Column
 from npmatch.bench.timing import finish, tell
@@ -54,6 +55,8 @@ def bench_scaling(
         raise NPMatchError(f"--ranks {','.join(map(str, ranks))}: give two numbers or more to compare, such as 1,2")
     recipe, words = recipe or "digits-40", list(overrides)
     config = resolve_config(recipe, overrides=words)
+    for count in ranks:  # before minutes are spent on the first of them
+        refuse_unequal_shares(config.training.batch, count)
     chosen = choose_device(device)
     rows = []
     for count in ranks:
