@@ -60,6 +60,8 @@ def test_only_images_that_a_step_takes_are_counted(words, images, capsys):
     counted = [note for note in result.notes if "GFLOP" in note]
     assert len(counted) == (0 if words[0].startswith("algorithm") else 1)  # of passes that are known alone
     assert "weak views" in result.about or not counted
+    unequal = [note for note in result.notes if note.startswith("fixmatch's step has 12 images and supervised's 4")]
+    assert len(unequal) == ("algorithm.name=supervised" in words)
 
 
 def test_variants_compute_the_same_and_differ_in_how():

@@ -84,6 +84,7 @@ def bench_step(
         ratios=ratios,
         notes=[
             *_notes(flops, peak_tflops, on_cuda),
+            *_unequal_batches(ours, {name: runs[name].images for name in (ours, "fixmatch") if name in runs}),
             f"A line of the log takes {1000 * line:.2f} ms in which the device waits: {share:.2%} of the {t.log_every} "
             "steps it is about.",
             *([] if on_cuda else [ON_CPU]),
@@ -177,6 +178,14 @@ def seconds_per_log_line(run: Practice, device: torch.device, lines: int = 20) -
 def _weak_views(config: Config) -> str:
     weak_norm = getattr(config.algorithm, "weak_norm", None)
     return "" if weak_norm is None else f", weak views {weak_norm}"
+
+
+def _unequal_batches(ours: str, images: Mapping[str, int]) -> list[str]:
+    return [
+        f"{name}'s step has {count} images and {ours}'s {images[ours]}: their ratio is of steps, not of images."
+        for name, count in images.items()
+        if count != images[ours]
+    ]
 
 
 def _notes(flops: int | None, peak_tflops: float, on_cuda: bool) -> list[str]:
