@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -86,6 +86,7 @@ KEYS = sorted(make_config({}).flat())
 
 
 @QUICK
+@example({"preset": [0]})
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
 def test_any_value_of_any_key_is_taken_or_refused_in_one_line_that_names_a_key(layer):
     try:

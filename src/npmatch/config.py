@@ -82,7 +82,7 @@ def make_config(*layers: Layer) -> Config:
     algorithm = find_algorithm(str(given.get("algorithm.name", Config.name)))
     preset = given.get("preset")
     if preset is not None:
-        if preset not in algorithm.presets:
+        if not isinstance(preset, str) or preset not in algorithm.presets:  # a file may hold a list there
             raise NoSuchChoiceError("preset", str(preset), list(algorithm.presets))
         own_words = {key: value for layer in layers[1:] for key, value in layer.items()}
         given = {**given, **algorithm.presets[preset], **own_words}
