@@ -11,33 +11,24 @@ from typing import Any
 
 import torch
 
+from npmatch.asked import Asked
 from npmatch.calibrate import calibrate
-from npmatch.choices import Choice
-from npmatch.config import (
-    Config,
-    differences,
-    read_config_file,
-    read_config_of_run,
-)
-from npmatch.continuation import GIVEN_LABELS, continued_config, labels_laid_out, next_folder
+from npmatch.config import Config, differences
+from npmatch.continuation import GIVEN_LABELS, labels_laid_out
 from npmatch.data.held_out import test_set
 from npmatch.evaluation import Evaluation, honest_calibration, write_run_report
-from npmatch.files import LOCK, TEMPORARY, is_held_by, locked
+from npmatch.files import LOCK, TEMPORARY, locked
 from npmatch.imports import trusting
 from npmatch.predict import choose_device, load_uncalibrated, write_test_predictions
-from npmatch.ranks import from_first, group, is_first, launcher, restarted, wait_for_all
+from npmatch.ranks import from_first, group, is_first, launcher, wait_for_all
 from npmatch.report.record import final_scores
-from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
-from npmatch.run_folder import STARTED, is_run, written_version
+from npmatch.resolution import Overrides
+from npmatch.run_folder import STARTED, is_run, read_run_config
 from npmatch.saved_model import save_model
 from npmatch.start import build_trainer
-from npmatch.training import (
-    Display,
-    read_records,
-)
+from npmatch.training import Display, read_records
 from npmatch.training.determinism import deterministic
 from npmatch.types import NPMatchError
-from npmatch.version import __version__
 
 # Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
 HARMLESS = (
@@ -48,9 +39,6 @@ HARMLESS = (
     "data.resident_share",
     "training.on_save_error",
 )
-
-# What --minutes decides.
-PACED = ("training.iterations", "training.eval_every", "training.checkpoint_every", "training.ema")
 
 
 @dataclass(frozen=True)
@@ -100,40 +88,14 @@ def fit(
         quiet: show warnings alone.
         trust_code: whether the files of a run may name Python of yours that you do not name here, which is then run.
     """
-
-    def goes_on(run: Path) -> bool:
-        """Whether to; torchrun starts all ranks anew when one has died, but a run they were refused stays refused."""
-        return resume or (restarted() and is_held_by(run, launcher()))
-
-    def choose() -> tuple[Config, Path, list[Choice]]:
-        if minutes is not None:
-            check_minutes(minutes, config_file, overrides)
-        has_words = bool(recipe or data or algorithm or config_file or overrides) or seed is not None
-        run = None if out is None else Path(out)
-        if not has_words and resume_from is None and run is not None and is_run(run) and goes_on(run):
-            return read_run_config(run), run, []
-        if resume_from is not None:
-            run = run or next_folder(Path(resume_from))
-            file = {} if config_file is None else read_config_file(Path(config_file))
-            words = {**file, **words_as_layer(data, algorithm, seed, overrides)}
-            if is_run(run) and goes_on(run):
-                words = {**remembered_choices(run, (), minutes), **words}
-            words = words if recipe is None else {"recipe": recipe, **words}
-            return continued_config(Path(resume_from), run, words), run, []
-        asked = (recipe, data, algorithm, seed, config_file, overrides, device)
-        config, choices = resolve(*asked)
-        run = run or default_folder(config)
-        if is_run(run) and goes_on(run):
-            config, choices = resolve(*asked, remembered_choices(run, choices, minutes))
-        return config, run, choices
-
+    asked = Asked(recipe, data, algorithm, out, seed, device, resume, resume_from, config_file, overrides, minutes)
     chosen = choose_device(device)
     display = Display("", 0, quiet)
     with trusting(trust_code), group(chosen), ExitStack() as held:
-        config, folder, choices = from_first(choose)
+        config, folder, choices = from_first(asked.find_run)
         pace = from_first(lambda: minutes)  # machines may have been given different words
         is_new = from_first(lambda: not is_run(folder))
-        if finished := from_first(lambda: open_folder(folder, config, goes_on(folder), allow_change, display)):
+        if finished := from_first(lambda: open_folder(folder, config, asked.goes_on(folder), allow_change, display)):
             return finished
         if is_new:
             display.show_choices(choices)
@@ -142,19 +104,6 @@ def fit(
         held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
         return train_run(config, folder, chosen, quiet, allow_change, pace if is_new else None)
-
-
-def remembered_choices(run: Path, choices: Iterable[Choice], minutes: float | None) -> dict[str, Any]:
-    """What was chosen, and measured, when a run was started: it goes on with that, whatever has changed since."""
-    stored = read_run_config(run).flat()
-    keys = {choice.key for choice in choices} | (set(PACED) if minutes is not None else set())
-    return {key: stored[key] for key in keys & stored.keys()}
-
-
-def default_folder(config: Config) -> Path:
-    """runs/<recipe or source>-<algorithm>-<seed>."""
-    name = config.name.replace(":", "-")
-    return Path("runs") / f"{config.recipe or config.data.source}-{name}-{config.seed}"
 
 
 def open_folder(folder: Path, config: Config, resume: bool, allow_change: bool, display: Display) -> Run | None:
@@ -195,20 +144,6 @@ def find_finished(folder: Path) -> Run | None:
     needed = ["model.safetensors", "config.json", *(["report.html"] if tested else [])]
     whole = final and all((folder / name).exists() for name in needed)
     return Run(folder, final_scores(records)) if whole else None
-
-
-def read_run_config(folder: Path) -> Config:
-    """A run's configuration; where it cannot be read, which version of npmatch wrote it."""
-    try:
-        return read_config_of_run(folder)
-    except NPMatchError as error:
-        written_by = written_version(folder)
-        if written_by in (None, __version__):
-            raise
-        raise NPMatchError(
-            f"{error}; written by npmatch {written_by}, which this version, {__version__}, cannot go on from: use that "
-            "version, or train again in another --out"
-        ) from error
 
 
 def train_run(

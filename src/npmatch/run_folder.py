@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from npmatch.config import Config, write_config
+from npmatch.config import Config, read_config_of_run, write_config
 from npmatch.continuation import continued_split
 from npmatch.data import Dataset, Split, fingerprint, make_split
 from npmatch.data.findings import Quarantined
@@ -118,6 +118,20 @@ def written_version(folder: Path) -> str | None:
     """The version of npmatch that wrote a run's folder, where it says so."""
     version = read_environment(folder).get("npmatch")
     return None if version is None else str(version)
+
+
+def read_run_config(folder: Path) -> Config:
+    """A run's configuration; where it cannot be read, which version of npmatch wrote it."""
+    try:
+        return read_config_of_run(folder)
+    except NPMatchError as error:
+        written_by = written_version(folder)
+        if written_by in (None, __version__):
+            raise
+        raise NPMatchError(
+            f"{error}; written by npmatch {written_by}, which this version, {__version__}, cannot go on from: use that "
+            "version, or train again in another --out"
+        ) from error
 
 
 def _commit() -> str | None:
