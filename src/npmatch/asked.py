@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from npmatch.choices import Choice
-from npmatch.config import Config, read_config_file
+from npmatch.config import Config
 from npmatch.continuation import continued_config, next_folder
 from npmatch.files import is_held_by
 from npmatch.ranks import launcher, restarted
-from npmatch.resolution import Overrides, check_minutes, resolve, words_as_layer
+from npmatch.resolution import Overrides, check_minutes, file_as_layer, resolve, words_as_layer
 from npmatch.run_folder import is_run, read_run_config
 
 # What --minutes decides.
@@ -62,8 +62,7 @@ class Asked:
     def _continued(self, source: Path, run: Path | None) -> tuple[Config, Path, list[Choice]]:
         """A new run from another's weights, under the words given here."""
         run = run or next_folder(source)
-        words = {} if self.config_file is None else read_config_file(Path(self.config_file))
-        words |= words_as_layer(self.data, self.algorithm, self.seed, self.overrides)
+        words = file_as_layer(self.config_file) | words_as_layer(self.data, self.algorithm, self.seed, self.overrides)
         if is_run(run) and self.goes_on(run):
             words = {**remembered_choices(run, (), self.minutes), **words}
         if self.recipe is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from npmatch.resolution import Overrides
 from npmatch.run_folder import STARTED, is_run, read_run_config
 from npmatch.saved_model import save_model
 from npmatch.start import build_trainer
-from npmatch.training import Display, read_records
+from npmatch.training import Display, last_record, read_records
 from npmatch.training.determinism import deterministic
 from npmatch.types import NPMatchError
 
@@ -103,6 +103,7 @@ def fit(
         held.enter_context(deterministic(config.training.deterministic))
         held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
+        held.enter_context(checkpoints_kept(folder))
         return train_run(config, folder, chosen, quiet, allow_change, pace if is_new else None)
 
 
@@ -139,24 +140,17 @@ def is_unfinished_start(names: Iterable[str]) -> bool:
 def find_finished(folder: Path) -> Run | None:
     """The run in a folder, if all that it leaves is there; killed while it wrote the last of it, it is not finished."""
     records = read_records(folder)
-    final = any(record["kind"] == "final" for record in records)
     tested = (folder / "predictions" / "test.parquet").exists()
     needed = ["model.safetensors", "config.json", *(["report.html"] if tested else [])]
-    whole = final and all((folder / name).exists() for name in needed)
+    whole = last_record(records, "final") is not None and all((folder / name).exists() for name in needed)
     return Run(folder, final_scores(records)) if whole else None
 
 
-def train_run(
-    config: Config,
-    folder: Path,
-    device: torch.device,
-    quiet: bool,
-    allow_change: bool = False,
-    minutes: float | None = None,
-) -> Run:
-    """A run from its data to what it leaves when finished."""
+@contextmanager
+def checkpoints_kept(folder: Path) -> Iterator[None]:
+    """A disk that fails inside is one line, which says from where the run can go on."""
     try:
-        return _train_run(config, folder, device, quiet, allow_change, minutes)
+        yield
     except OSError as error:  # what the loop itself cannot write it reports; this is the rest: model, table, report
         where = error.filename or folder
         raise NPMatchError(
@@ -165,9 +159,10 @@ def train_run(
         ) from error
 
 
-def _train_run(
+def train_run(
     config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool, minutes: float | None
 ) -> Run:
+    """A run from its data to what it leaves when finished."""
     trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change, minutes)
     config = replace(config, training=trainer.config)
     held_out, card = evaluator.held_out, evaluator.card

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+from npmatch.decide.calibration import SUMMARY, TENSORS
 from npmatch.files import write_atomically
 from npmatch.imports import trusting
 from npmatch.report.model_card import ModelFacts, model_card
@@ -19,7 +20,7 @@ from npmatch.types import NPMatchError
 from npmatch.version import __version__
 
 CARD = "README.md"
-FILES = (CARD, "calibration.json", "calibration.safetensors", "config.json", "model.safetensors")  # all it may hold
+FILES = (CARD, SUMMARY, TENSORS, "config.json", "model.safetensors")  # all it may hold
 PATTERNS = ["*.json", "*.safetensors", CARD]  # all that is ever fetched: no code, no pickle
 
 

@@ -44,7 +44,7 @@ def resolve(
     remembered: Mapping[str, Any] | None = None,
 ) -> tuple[Config, list[Choice]]:
     """A configuration, and what was chosen for a folder of images; `remembered` are a run's, which then stay."""
-    file = {} if config_file is None else read_config_file(Path(config_file))
+    file = file_as_layer(config_file)
     words = words_as_layer(data, algorithm, seed, overrides)
     given = {**file, **words}
     remember_typed(given.get(key) for key in CODE_KEYS)
@@ -66,6 +66,11 @@ def resolve(
     return make_config({**base, **(remembered or {})}, file, words), choices
 
 
+def file_as_layer(config_file: str | Path | None) -> dict[str, Any]:
+    """What a file of configuration says, where one is given."""
+    return {} if config_file is None else read_config_file(Path(config_file))
+
+
 def words_as_layer(
     data: str | Path | None, algorithm: str | None, seed: int | None, overrides: Overrides
 ) -> dict[str, Any]:
@@ -79,6 +84,6 @@ def check_minutes(minutes: float, config_file: str | Path | None, overrides: Ove
     """Refuses a time that is none, and a time beside a number of steps."""
     if not 0 < minutes < math.inf:
         raise NPMatchError(f"--minutes {minutes:g}: give a time above 0")
-    file = {} if config_file is None else read_config_file(Path(config_file))
+    file = file_as_layer(config_file)
     if "training.iterations" in {**file, **words_as_layer(None, None, None, overrides)}:
         raise NPMatchError("give --minutes or training.iterations=…, not both")

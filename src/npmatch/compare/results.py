@@ -21,7 +21,7 @@ from npmatch.metrics import classwise, reliability_bins, scores, uncertainty_bin
 from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
 from npmatch.report.methods import NUMBERS, TARGET
 from npmatch.report.record import Series, number
-from npmatch.training import read_records
+from npmatch.training import last_record, read_records
 from npmatch.types import NPMatchError, Prediction
 
 Problems = dict[tuple[Variant, int], str]  # of the runs that failed
@@ -34,7 +34,7 @@ def run_folder(out: Path, variant: Variant, seed: int) -> Path:
 
 def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end."""
-    return any(record["kind"] == "final" for record in read_records(folder))
+    return last_record(read_records(folder), "final") is not None
 
 
 def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
@@ -66,8 +66,8 @@ def describe(plan: Plan) -> dict[str, object]:
 def read_outcome(folder: Path, seed: int) -> Outcome:
     """One finished run, read from its folder."""
     records = read_records(folder)
-    final = next(record for record in reversed(records) if record["kind"] == "final")
-    last: dict[str, Any] = next((record for record in reversed(records) if record["kind"] == "train"), {})
+    last, final = last_record(records, "train") or {}, last_record(records, "final")
+    assert final is not None  # it is finished
     found = {**{key: last.get(key) for key in ("trusted", "pseudo_accuracy")}, **final}
     numbers = {key: value for key in NUMBERS if (value := number(found.get(key))) is not None}
     predictions = folder / "predictions" / "test.parquet"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from npmatch.decide import Calibration
+from npmatch.training import last_record
 from npmatch.types import Prediction
 
 Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, values: of one length
@@ -63,5 +64,5 @@ def number(value: object) -> float | None:
 
 def final_scores(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The numbers a finished run ended with; what another program made a word or null of counts as not measured."""
-    final: Mapping[str, Any] = next((record for record in reversed(records) if record.get("kind") == "final"), {})
+    final = last_record(records, "final") or {}
     return {key: value for key, value in final.items() if key not in ("kind", "step") and number(value) is not None}

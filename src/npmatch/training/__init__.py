@@ -7,7 +7,7 @@ from npmatch.training.ema import EMA, filled_decay
 from npmatch.training.interrupt import InterruptedRunError
 from npmatch.training.loop import Trainer, ViewMaker
 from npmatch.training.meter import Meter
-from npmatch.training.recorder import Recorder, Unrecorded, read_records
+from npmatch.training.recorder import Recorder, Unrecorded, last_record, read_records
 from npmatch.training.update import Update
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Update",
     "ViewMaker",
     "filled_decay",
+    "last_record",
     "load_tensors",
     "read_records",
     "save_tensors",

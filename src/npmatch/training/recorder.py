@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,11 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
         line = records.index(None) + 1
         raise NPMatchError(f"{path}, line {line}: not a record; the file was altered, restore or remove the line")
     return whole
+
+
+def last_record(records: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
+    """The newest line of a kind: train, eval or final, which a finished run has."""
+    return next((record for record in reversed(records) if record["kind"] == kind), None)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
