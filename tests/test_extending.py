@@ -11,7 +11,7 @@ from PIL import Image
 
 import npmatch
 from doc_commands import ROOT, blocks, commands, small
-from npmatch import imports
+from npmatch import user_code as imports
 from npmatch.cli import main
 
 PAGE = ROOT / "docs" / "extending.md"

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmatch.divergences import DIVERGENCES, Gaussian, skew_from_uncertainty
 from npmatch.heads import Memory
-from npmatch.losses import cross_entropy_samples, entropy, masked_mean, sharpen
-from npmatch.selection import Curriculum, WindowAlignment, align_to_uniform
+from npmatch.objectives.divergences import DIVERGENCES, Gaussian, skew_from_uncertainty
+from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean, sharpen
+from npmatch.objectives.selection import Curriculum, WindowAlignment, align_to_uniform
 
 BOUNDS = {
     "exactly certain": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]],

@@ -14,14 +14,14 @@ import torch
 import yaml
 
 import npmatch
-from npmatch import imports
+from npmatch import user_code as imports
+from npmatch.algorithms.label_embeddings import load_label_embeddings
 from npmatch.cli import main
-from npmatch.config import read_config_file
+from npmatch.config.tree import read_config_file
 from npmatch.data import load_dataset
-from npmatch.data.mnist import IMAGES, read_idx
-from npmatch.label_embeddings import load_label_embeddings
+from npmatch.data.sources.mnist import IMAGES, read_idx
+from npmatch.errors import NPMatchError
 from npmatch.training import Checkpoints, load_tensors, save_tensors
-from npmatch.types import NPMatchError
 from tiny import stop_tiny, train_tiny
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import npmatch
-from npmatch.training import InterruptedRunError
+from npmatch.errors import InterruptedRunError
 from npmatch.training.loop import Trainer
 
 TINY = {

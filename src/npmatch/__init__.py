@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from npmatch.algorithms import Algorithm, check_algorithm
 from npmatch.data import ArrayImages, FileImages
 from npmatch.decide import Calibration, Decisions
-from npmatch.evaluation import Evaluation, evaluate_run
-from npmatch.experiment import Run, fit
-from npmatch.predict import Classifier, load
-from npmatch.types import Batch, Dataset, ImageSet, ImageStore, NPMatchError, Prediction, Step, Task, Views
+from npmatch.errors import NPMatchError
+from npmatch.predict.classifier import Classifier, load
+from npmatch.runs.evaluate import Evaluation, evaluate_run
+from npmatch.runs.fit import Run, fit
+from npmatch.types import Batch, Dataset, ImageSet, ImageStore, Prediction, Step, Task, Views
 from npmatch.version import __version__
 
 if TYPE_CHECKING:
-    from npmatch.estimator import NPMatchClassifier
+    from npmatch.estimator.estimator import NPMatchClassifier
 
 __all__ = [
     "Algorithm",
@@ -49,7 +50,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The estimator is imported when it is asked for: the command line does without scikit-learn."""
     if name == "NPMatchClassifier":
-        from npmatch.estimator import NPMatchClassifier
+        from npmatch.estimator.estimator import NPMatchClassifier
 
         return NPMatchClassifier
     raise AttributeError(f"module 'npmatch' has no attribute '{name}'")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 LOCK = ".lock"  # in a folder: who holds it, or held it last
 TEMPORARY = ".tmp"  # ends the name of a file that is being written

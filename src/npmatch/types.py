@@ -16,27 +16,6 @@ from torch import Tensor
 FOREIGN = -2  # the label of an image known to be of no class; −1 is that of one not known
 
 
-class NPMatchError(Exception):
-    """Something the user can put right: one line that names the file or the key and what to do."""
-
-    def __str__(self) -> str:
-        """The line; control characters, which a file's name may hold, reach no terminal."""
-        return "".join(repr(c)[1:-1] if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in super().__str__())
-
-
-class NoSuchChoiceError(NPMatchError):
-    """An unknown name; the message suggests the nearest one that exists."""
-
-    def __init__(self, kind: str, name: str, choices: list[str]) -> None:
-        """`kind` is the word for what was asked for: recipe, key, algorithm."""
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, choices, n=1, cutoff=0.4)
-        there = "choose one of: " + ", ".join(choices[:20]) if choices else "there is none"
-        hint = f"did you mean '{near[0]}'?" if near else there
-        super().__init__(f"unknown {kind} '{name}'; {hint}")
-
-
 @dataclass(frozen=True)
 class Views:
     """How many views of each unlabelled image an algorithm asks of the streams."""

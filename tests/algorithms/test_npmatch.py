@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from npmatch.algorithms import NPMatch, check_algorithm
 from npmatch.algorithms.check import make_algorithm, make_batch, take_steps
-from npmatch.divergences import js_geometric, js_geometric_dual, kl
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
+from npmatch.objectives.divergences import js_geometric, js_geometric_dual, kl
 
 
 def algorithm(**options) -> NPMatch:

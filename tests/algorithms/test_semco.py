@@ -10,9 +10,10 @@ import torch.nn.functional as F
 
 from npmatch.algorithms import check_algorithm
 from npmatch.algorithms.check import TinyBackbone, make_algorithm, make_batch, take_steps
+from npmatch.algorithms.label_embeddings import load_label_embeddings
 from npmatch.algorithms.semco import SemCo, group_classes, spread
-from npmatch.label_embeddings import load_label_embeddings
-from npmatch.types import NPMatchError, Task
+from npmatch.errors import NPMatchError
+from npmatch.types import Task
 
 TWO_CLOSE_TWO_FAR = np.array([[1, 0.05, 0], [1, -0.05, 0], [0, 1, 0], [0, 0, 1]])
 

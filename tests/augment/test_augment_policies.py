@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from npmatch.augment import AugmentConfig, make_policy
-from npmatch.types import NoSuchChoiceError, NPMatchError
+from npmatch.errors import NoSuchChoiceError, NPMatchError
 
 CPU = torch.device("cpu")
 CIFAR = ((3, 32, 32), (0.4914, 0.4822, 0.4465))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from npmatch.backbones import BackboneConfig, make_backbone
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def parameters(module: nn.Module) -> int:

@@ -12,7 +12,7 @@ import torch
 from torchvision import datasets
 
 from npmatch.data import load_dataset
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def md5(path: Path) -> str:

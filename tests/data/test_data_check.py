@@ -10,9 +10,9 @@ from PIL import Image
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.cli.data import printable
-from npmatch.data.check import check_data, is_odd_name, list_data
-from npmatch.data.findings import KINDS
-from npmatch.types import NPMatchError
+from npmatch.data.check.check import check_data, is_odd_name, list_data
+from npmatch.data.check.findings import KINDS
+from npmatch.errors import NPMatchError
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_progress_counts_every_file(photos):
 
 
 def test_thumbnails_of_a_large_photo_are_those_of_the_whole(tmp_path):
-    from npmatch.data.inspection import inspect_file
+    from npmatch.data.check.inspection import inspect_file
 
     ramp = np.linspace(0, 255, 1600).astype(np.uint8)
     Image.fromarray(np.tile(ramp, (800, 1))).convert("RGB").save(tmp_path / "x.jpg")

@@ -13,7 +13,7 @@ import torch
 from torchvision import datasets
 
 from npmatch.data import ImageSet, load_dataset
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 TEN = "airplane automobile bird cat deer dog frog horse ship truck"
 ROWS = 4  # images in a file

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from npmatch.data import load_dataset
-from npmatch.data.folders import list_folder
-from npmatch.types import NPMatchError
+from npmatch.data.sources.folders import list_folder
+from npmatch.errors import NPMatchError
 
 WriteImage = Callable[..., np.ndarray]
 

@@ -24,8 +24,8 @@ from npmatch.data import (
     mix_foreign,
 )
 from npmatch.data.config import DataConfig
+from npmatch.errors import NPMatchError
 from npmatch.training import load_tensors, read_records
-from npmatch.types import NPMatchError
 from tiny import train_tiny
 
 AddSource = Callable[[str, Dataset], str]
@@ -163,7 +163,7 @@ def test_training_cannot_tell_them_from_images_nobody_has_labelled(
         labels = dataset.train.labels.masked_fill(dataset.train.labels == -2, -1)
         return dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
 
-    monkeypatch.setattr("npmatch.start.load_configured", secretly)
+    monkeypatch.setattr("npmatch.runs.fit.load_configured", secretly)
     secret = train_tiny(tmp_path / "secret", **settings)
     assert (known.folder / "model.safetensors").read_bytes() == (secret.folder / "model.safetensors").read_bytes()
     weights, others = (load_tensors(max((run.folder / "checkpoints").iterdir()))[0] for run in (known, secret))

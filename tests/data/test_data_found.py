@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from npmatch.data.found import find_images
-from npmatch.types import NPMatchError
+from npmatch.data.sources.patterns import find_images
+from npmatch.errors import NPMatchError
 
 FILES = ["a.png", "b.jpg", "notes.txt", "x/c.png", "x/d.gif", "x/y/e.png", "x/y/f.txt", "z/y/g.png", ".h/i.png"]
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from npmatch.data.given import file_of, given_as_csv, image_name, positions_by_name, read_given, with_given_labels
-from npmatch.data.subset import SelectedImages
-from npmatch.types import NPMatchError
+from npmatch.data.images import SelectedImages
+from npmatch.data.labels import file_of, given_as_csv, image_name, positions_by_name, read_given, with_given_labels
+from npmatch.errors import NPMatchError
 
 # What a file may be called: any bytes but NUL, as Python shows them.
 file_names = st.binary(min_size=1, max_size=20).map(lambda name: os.fsdecode(name.replace(b"\0", b"0")))

@@ -18,7 +18,7 @@ from PIL import Image
 from torchvision.transforms import functional as vision
 
 from npmatch.data import ArrayImages, FileImages, decode_image, to_tensor
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (8, 8), dtype=np.uint8)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from npmatch.data import decode_image
-from npmatch.data.inspection import inspect_file
-from npmatch.types import NPMatchError
+from npmatch.data.check.inspection import inspect_file
+from npmatch.errors import NPMatchError
 
 
 def photo(side=120):
@@ -95,7 +95,7 @@ def test_a_name_that_no_file_can_have():
 def test_a_large_header_is_refused_before_anything_is_allocated(tmp_path, monkeypatch):
     path = tmp_path / "x.png"
     path.write_bytes(WHOLE["x.png"])
-    monkeypatch.setattr("npmatch.data.inspection.MAX_PIXELS", 120 * 120 - 1)
+    monkeypatch.setattr("npmatch.data.check.inspection.MAX_PIXELS", 120 * 120 - 1)
     found = inspect_file(str(path))
     assert found.problem == "huge"
     assert "120×120" in found.detail

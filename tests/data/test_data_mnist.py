@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from npmatch.data import ImageSet, load_dataset, mnist
-from npmatch.types import NPMatchError
+from npmatch.data import ImageSet, load_dataset
+from npmatch.data.sources import mnist
+from npmatch.errors import NPMatchError
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 LABELS = {"train": [9, 0, 0, 3, 0], "t10k": [9, 2, 1]}

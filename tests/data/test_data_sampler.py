@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmatch.data import Sampler
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from npmatch.data import load_dataset
-from npmatch.data.similarity import SIDE, group_alike
+from npmatch.data.check.duplicates import SIDE, group_alike
 
 
 def small(image):
@@ -39,7 +39,7 @@ def test_a_picture_saved_again_is_found_and_another_of_its_class_is_not(digits, 
 
 def test_candidates_are_those_of_comparing_all_with_all():
     """Every pair of hashes that differ in up to seven bits is a candidate, and no other."""
-    from npmatch.data.similarity import BANDS, _candidates
+    from npmatch.data.check.duplicates import BANDS, _candidates
 
     rng = np.random.default_rng(0)
     hashes = rng.integers(0, 2**16, (40, BANDS)).astype(np.uint16)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset, mnist
-from npmatch.types import NoSuchChoiceError, NPMatchError
+from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset
+from npmatch.data.sources import mnist
+from npmatch.errors import NoSuchChoiceError, NPMatchError
 
 
 def test_digits_are_scikit_learns() -> None:

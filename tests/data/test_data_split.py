@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmatch.data import ArrayImages, Dataset, ImageSet, Split, fingerprint, make_split
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def dataset_of(labels: list[int], classes: int = 3) -> Dataset:

@@ -20,10 +20,9 @@ from npmatch.data import (
     make_split,
     make_stream,
 )
-from npmatch.data.copying import SLOTS, copied_ahead
-from npmatch.data.loading import default_workers
+from npmatch.data.loading import SLOTS, copied_ahead, default_workers
 from npmatch.data.streams import FetchedStream, ResidentStream, free_memory
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def stream_of(dataset: Dataset, unlabeled: int = 12, **options: object) -> Stream:

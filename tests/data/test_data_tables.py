@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npmatch.data import load_dataset
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 WriteImage = Callable[..., np.ndarray]
 

@@ -9,7 +9,7 @@ from scipy.stats import beta
 
 from npmatch.decide import choose_threshold, fewest_labels
 from npmatch.decide.abstention import allowed_errors, looks
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def upper_bound(errors: int, n: int, confidence: float) -> float:

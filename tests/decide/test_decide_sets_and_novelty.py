@@ -10,7 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from npmatch.decide import Calibration, Decider, Novelty, Wishes
 from npmatch.decide.conformal import PredictionSets, fewest_for_sets
-from npmatch.types import NPMatchError, Prediction
+from npmatch.errors import NPMatchError
+from npmatch.types import Prediction
 
 
 def drawn(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics import (
     expected_calibration_error,
     reliability_bins,
     uncertainty_bins,
     uncertainty_calibration_error,
 )
-from npmatch.types import NPMatchError
 
 
 def uce_by_hand(entropy: list[float], wrong: list[bool], num_classes: int, bins: int) -> float:

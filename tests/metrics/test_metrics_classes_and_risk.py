@@ -7,8 +7,9 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix, recall_score
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics import aurc, classwise, confusion, risk_coverage
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 
 @pytest.fixture

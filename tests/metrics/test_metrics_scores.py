@@ -6,8 +6,9 @@ import pytest
 import torch
 from sklearn.metrics import brier_score_loss, log_loss, top_k_accuracy_score
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 
 def predicted(probs: torch.Tensor) -> Prediction:

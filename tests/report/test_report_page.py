@@ -9,9 +9,10 @@ import torch
 from made_up_run import Page, make_record
 from sklearn.metrics import confusion_matrix
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.report import RunRecord, write_report
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 ALL_SECTIONS = [
     "headline",

@@ -11,6 +11,7 @@ from made_up_run import make_record
 from PIL import Image
 from rich.console import Console
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics import ClassRow
 from npmatch.report import comparison_table, gallery_indices
 from npmatch.report.curves import MOST_POINTS, thinned
@@ -19,7 +20,7 @@ from npmatch.report.formatting import count, duration, percent
 from npmatch.report.gallery import LARGEST_SIDE, is_crisp, png_data_uri
 from npmatch.report.model_sections import rank_correlation
 from npmatch.report.naming import name_points
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 
 def unsure(entropy: list[float]) -> tuple[Prediction, torch.Tensor]:

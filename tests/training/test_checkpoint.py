@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.training import Checkpoints, Recorder, load_tensors, read_records
-from npmatch.types import NPMatchError
 
 
 def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):

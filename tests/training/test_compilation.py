@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from npmatch.bench.practice import practice_config, practice_dataset, practise
+from benchmarks.practice import practice_config, practice_dataset, practise
 
 STEPS = 20
 SETTINGS = {

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from npmatch.assembly import labels_to_judge_by
 from npmatch.data import ArrayImages, Split
+from npmatch.runs.build import labels_to_judge_by
 from npmatch.training import Meter
-from npmatch.training.watch import Watch
+from npmatch.training.log import Watch
 from npmatch.types import Dataset, ImageSet, Step
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from npmatch import files
+from npmatch.errors import NPMatchError
 from npmatch.training import Checkpoints, Recorder, load_tensors, read_records, save_tensors
 from npmatch.training.loop import Trainer
-from npmatch.types import NPMatchError
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
 
@@ -149,7 +149,8 @@ def test_a_vanished_folder_stops_the_run_and_is_not_made_anew(tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "predictions/test.parquet"])
 def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_run, tmp_path, monkeypatch, name):
-    from npmatch import predict, saved_model
+    from npmatch.predict import classifier as predict
+    from npmatch.predict import saved as saved_model
     from npmatch.training import checkpoint
 
     def refuse(path, content):
@@ -169,7 +170,7 @@ def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_
 
 def test_a_run_killed_before_its_report_is_not_finished_yet(tiny_run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("npmatch.experiment.write_run_report", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("npmatch.runs.fit.write_run_report", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_tiny(tmp_path / "run")
     assert read_records(tmp_path / "run")[-1]["kind"] == "final"

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from npmatch.training.interrupt import InterruptedRunError, listening
+from npmatch.errors import InterruptedRunError
+from npmatch.training.interrupt import listening
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

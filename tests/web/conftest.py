@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 from served_page import CLASSES, UNLABELED, Served, is_ready, save_picture, wait_until
 
 import npmatch
+from npmatch.web.access import Access
 from npmatch.web.app import make_app
-from npmatch.web.guard import Access
 from npmatch.web.site import Site
 
 

@@ -8,8 +8,8 @@ import torch
 import uvicorn
 from PIL import Image
 
+from npmatch.web.access import Access
 from npmatch.web.app import make_app
-from npmatch.web.guard import Access
 from npmatch.web.server import open_socket
 
 EVIL_CLASS = "<img src=x onerror=\"document.title='owned'\">"

@@ -25,11 +25,11 @@ from npmatch.cli import main
 from npmatch.data import decode_image
 from npmatch.decide import Calibration, Novelty
 from npmatch.files import is_locked, locked
-from npmatch.passes import describe_batch
+from npmatch.predict.batches import describe_batch
 from npmatch.report.formatting import printable
 from npmatch.types import Prediction
+from npmatch.web.access import Access
 from npmatch.web.app import make_app
-from npmatch.web.guard import Access
 from npmatch.web.server import end_quietly
 from npmatch.web.site import Site
 

@@ -15,8 +15,8 @@ from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
-from npmatch.imports import import_name
-from npmatch.types import NoSuchChoiceError, NPMatchError
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.user_code import import_name
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "supervised": Supervised,

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import Memory
-from npmatch.losses import one_hot
-from npmatch.selection import WindowAlignment
+from npmatch.objectives.losses import one_hot
+from npmatch.objectives.selection import WindowAlignment
 from npmatch.types import Batch, Step, Task, Views
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.selection import Curriculum
+from npmatch.objectives.selection import Curriculum
 from npmatch.types import Batch, Step, Task
 
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.collective import everyones, mine
+from npmatch.distributed.collective import everyones, mine
 from npmatch.heads import frozen_statistics
-from npmatch.losses import mixup, one_hot, ramp_up, sharpen
+from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.types import Batch, Step, Views
 
 

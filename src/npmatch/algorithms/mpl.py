@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.heads import Model
-from npmatch.losses import ramp_up
+from npmatch.objectives.losses import ramp_up
 from npmatch.types import Batch, Step, Task
 
 

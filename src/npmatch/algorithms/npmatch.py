@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
+from npmatch.errors import NPMatchError
 from npmatch.heads import Model, NeuralProcessHead, WeakNorm
-from npmatch.losses import cross_entropy_samples, entropy, masked_mean
-from npmatch.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, NPMatchError, Step, Task
+from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
+from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
+from npmatch.objectives.selection import Curriculum, align_to_uniform
+from npmatch.types import Batch, Step, Task
 
 
 class NPMatch(Algorithm):

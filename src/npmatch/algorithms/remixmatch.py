@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.collective import everyones, mine
+from npmatch.distributed.collective import everyones, mine
 from npmatch.heads import LinearHead, frozen_statistics
-from npmatch.losses import mixup, one_hot, ramp_up, sharpen
-from npmatch.selection import WindowAlignment
+from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
+from npmatch.objectives.selection import WindowAlignment
 from npmatch.types import Batch, Step, Task, Views
 
 

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.algorithms.label_embeddings import load_label_embeddings
 from npmatch.heads import WeakNorm
-from npmatch.label_embeddings import load_label_embeddings
 from npmatch.types import Batch, Step, Task
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.losses import masked_mean
+from npmatch.objectives.losses import masked_mean
 from npmatch.types import Batch, Step
 
 Annealing = Literal["off", "linear", "log", "exp"]

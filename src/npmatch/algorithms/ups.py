@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import MCDropoutModel, frozen_statistics
-from npmatch.losses import masked_mean, one_hot
-from npmatch.selection import Curriculum
+from npmatch.objectives.losses import masked_mean, one_hot
+from npmatch.objectives.selection import Curriculum
 from npmatch.types import Batch, Step, Task
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from npmatch.augment.strong import Strong
 from npmatch.augment.views import FunctionView, Identity, View
 from npmatch.augment.weak import CropDraws, PadCrop, ResizedCrop
-from npmatch.imports import import_name
-from npmatch.types import NoSuchChoiceError, NPMatchError
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.user_code import import_name
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from npmatch.ranks import my_share
+from npmatch.distributed.ranks import my_share
 
 Draws = TypeVar("Draws", bound=tuple[Tensor, ...])  # a NamedTuple of tensors with leading dimension n
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from npmatch.backbones.small import SmallCNN
 from npmatch.backbones.wide_resnet import WideResNet
-from npmatch.imports import import_name
-from npmatch.types import NoSuchChoiceError, NPMatchError
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.user_code import import_name
 
 __all__ = ["BUILT_IN", "BackboneConfig", "SmallCNN", "WideResNet", "make_backbone"]
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from npmatch.cli import bench, bench_speed, bench_use, compare, data, export, label, predict, serve, train
+from npmatch.cli import compare, data, export, label, predict, serve, train
 from npmatch.cli.shared import fail
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 # Newer versions of typer carry click inside themselves: its exceptions are reached through typer's own names.
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # click.ClickException
@@ -40,9 +40,6 @@ app.command()(compare.compare)
 app.command()(compare.sweep)
 app.command()(compare.recipes)
 app.command()(serve.serve)
-for verb in (*bench_speed.VERBS, *bench_use.VERBS):
-    bench.app.command()(verb)
-app.add_typer(bench.app, name="bench")
 
 
 @app.callback()
@@ -57,9 +54,9 @@ def options(
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; what the user can put right is one line on standard error and exit code 2."""
     warnings.filterwarnings("ignore", module="PIL")  # its remarks on odd files; what cannot be read is said by us
-    from npmatch.imports import trusting
-    from npmatch.ranks import ToldElsewhereError, is_first, launched
-    from npmatch.training.interrupt import InterruptedRunError
+    from npmatch.distributed.ranks import is_first, launched
+    from npmatch.errors import InterruptedRunError, ToldElsewhereError
+    from npmatch.user_code import trusting
 
     command = typer.main.get_command(app)
     given = sys.argv[1:] if arguments is None else arguments

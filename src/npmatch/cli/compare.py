@@ -107,7 +107,7 @@ def sweep(
 
 def recipes(as_json: JsonOption = False) -> None:
     """The named recipes, with the paper's error beside each."""
-    from npmatch.recipes import RECIPES
+    from npmatch.config.recipes import RECIPES
 
     if as_json:
         rows = [

@@ -14,7 +14,7 @@ from npmatch.cli.shared import JsonOption, print_json
 from npmatch.files import in_utf8
 
 if TYPE_CHECKING:
-    from npmatch.data.findings import DataReport, Finding
+    from npmatch.data.check.findings import DataReport, Finding
 
 SHOWN, LEFT_OUT = 3, 20  # names of each kind in the table, and of files left out; --json has them all
 CLASSES = 30  # rows of the table of classes
@@ -30,7 +30,7 @@ def check_data(
     as_json: JsonOption = False,
 ) -> None:
     """What is wrong with the images, before hours are spent; exit code 1 where training would fail."""
-    from npmatch.data.check import check_data, list_data
+    from npmatch.data.check.check import check_data, list_data
     from npmatch.training.display import counting
 
     listing = list_data(data)
@@ -81,7 +81,7 @@ def summary(report: DataReport) -> str:
 
 def finding_table(report: DataReport) -> Table:
     """What was found, the worst first, with some names; all names where files are left out."""
-    from npmatch.data.findings import KINDS
+    from npmatch.data.check.findings import KINDS
 
     table = Table("what", "how many", "meaning, and for example", show_lines=True)
     for finding in report.findings:

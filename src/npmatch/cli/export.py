@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from npmatch.cli.shared import JsonOption, RunArgument, print_json
-from npmatch.types import NoSuchChoiceError
+from npmatch.errors import NoSuchChoiceError
 
 if TYPE_CHECKING:
-    from npmatch.predict import Classifier
+    from npmatch.predict.classifier import Classifier
 
 
 def export(
@@ -30,7 +30,7 @@ def export(
     """Hand the model on: as one ONNX file that says what predict says, or as a folder with a model card."""
     if form not in FORMATS:
         raise NoSuchChoiceError("format", form, list(FORMATS))
-    from npmatch.predict import load
+    from npmatch.predict.classifier import load
 
     said, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
     if as_json:
@@ -41,7 +41,7 @@ def export(
 
 def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
     """RUN/model.onnx; what to say as JSON and as a line."""
-    from npmatch.export import BATCHES, export_onnx
+    from npmatch.predict.export import BATCHES, export_onnx
 
     path = out or run / "model.onnx"
     difference = export_onnx(classifier, path, check=not no_check)
@@ -57,7 +57,7 @@ def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool)
 
 def to_hub_folder(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
     """RUN/hub; what to say as JSON and as a line."""
-    from npmatch.hub import FILES
+    from npmatch.predict.hub import FILES
 
     folder = out or run / "hub"
     classifier.save_pretrained(folder, repo_id=(run if out is None else out).resolve().name)

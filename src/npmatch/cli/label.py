@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, RunArgument, check_device, print_json
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def suggest(
@@ -33,7 +33,7 @@ def suggest(
     as_json: JsonOption = False,
 ) -> None:
     """Which images to label next: those the model is unsure of, no two alike."""
-    from npmatch.suggestions import suggest_for_run, write_table, write_tasks
+    from npmatch.labelling.tables import suggest_for_run, write_table, write_tasks
 
     for file, ending in ((out, ".csv"), (label_studio, ".json")):
         if file is not None and file.suffix.lower() != ending:
@@ -77,8 +77,8 @@ def label(
     as_json: JsonOption = False,
 ) -> None:
     """Take labels back: all rows of a file, or none where one does not fit."""
-    from npmatch.label_files import read_label_file, take_labels
-    from npmatch.labels import open_run_data
+    from npmatch.labelling.files import read_label_file, take_labels
+    from npmatch.runs.open import open_run_data
 
     opened = open_run_data(run, data)
     report = take_labels(opened, read_label_file(file))

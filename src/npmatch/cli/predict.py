@@ -13,16 +13,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.cli.shared import (
-    DataOption,
-    DeviceOption,
-    JsonOption,
-    RunArgument,
-    check_device,
-    print_json,
-    score_table,
-)
-from npmatch.types import NPMatchError
+from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, RunArgument, check_device, print_json, score_table
+from npmatch.errors import NPMatchError
 
 # As in decide/, which would import torch before a verb is known.
 CONFIDENCE, QUANTILE = 0.9, 0.99
@@ -33,10 +25,10 @@ def evaluate(
     run: RunArgument, data: DataOption = None, device: DeviceOption = None, as_json: JsonOption = False
 ) -> None:
     """Error, calibration and class-wise figures of a finished run on its test images."""
-    from npmatch.evaluation import evaluate_run
+    from npmatch.distributed.ranks import is_first
     from npmatch.metrics import classwise, scores
-    from npmatch.ranks import is_first
     from npmatch.report.formatting import MISSING
+    from npmatch.runs.evaluate import evaluate_run
 
     found = evaluate_run(run, data, check_device(device))
     if not is_first():
@@ -73,7 +65,7 @@ def calibrate(
     as_json: JsonOption = False,
 ) -> None:
     """Fit temperature, abstention and novelty scores of a finished run on labels it has not seen."""
-    from npmatch.calibrate import calibrate_run
+    from npmatch.runs.calibrate import calibrate_run
 
     found = calibrate_run(run, labeled, data, check_device(device))
     if as_json:
@@ -112,9 +104,10 @@ def predict(
 ) -> None:
     """Label, confidence and uncertainty of every image, in a table; calibrated where the run held out labels."""
     from npmatch.decide import Decider, Wishes
-    from npmatch.predict import choose_device, load
-    from npmatch.predict_files import predict_files
-    from npmatch.ranks import group, is_first
+    from npmatch.distributed.devices import choose_device
+    from npmatch.distributed.ranks import group, is_first
+    from npmatch.predict.classifier import load
+    from npmatch.predict.files import predict_files
 
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
     errors = Console(stderr=True, quiet=not is_first())
@@ -160,8 +153,8 @@ def report(
 ) -> None:
     """One HTML file that needs nothing else: of one run, or of many beside one another."""
     from npmatch.compare.gather import find_runs, gather
-    from npmatch.evaluation import evaluate_run, write_run_report
     from npmatch.report import write_comparison
+    from npmatch.runs.evaluate import evaluate_run, write_run_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise NPMatchError(f"{out}: a report is an HTML file; name it FILE.html")

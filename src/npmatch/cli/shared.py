@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 DataOption = Annotated[
     Path | None,

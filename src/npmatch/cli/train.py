@@ -9,15 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from npmatch.cli.shared import (
-    DataOption,
-    DeviceOption,
-    JsonOption,
-    check_device,
-    print_json,
-    score_table,
-)
-from npmatch.types import NPMatchError
+from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, check_device, print_json, score_table
+from npmatch.errors import NPMatchError
 
 
 def train(
@@ -48,8 +41,8 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train on a recipe's data or your own images."""
-    from npmatch.experiment import fit
-    from npmatch.ranks import is_first
+    from npmatch.distributed.ranks import is_first
+    from npmatch.runs.fit import fit
 
     plain = [word for word in words or [] if "=" not in word]
     if len(plain) > 1:

@@ -12,10 +12,8 @@ from typing import Any
 
 from npmatch.compare.engine import carry_out
 from npmatch.compare.jobs import StoppedError
-from npmatch.compare.plan import Plan
-from npmatch.compare.request import make_plan, parse_sweep, sweep_variants
-from npmatch.compare.variants import Variant, parse_variant, parse_variants
-from npmatch.resolution import Overrides
+from npmatch.compare.plan import Plan, Variant, make_plan, parse_sweep, parse_variant, parse_variants, sweep_variants
+from npmatch.config.resolve import Overrides
 
 Rows = list[dict[str, Any]]
 

@@ -7,13 +7,11 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from npmatch.compare.jobs import Job, child_environment, locked, problem_of, python_module, run_jobs
-from npmatch.compare.plan import Plan
-from npmatch.compare.progress import JobDisplay
+from npmatch.compare.jobs import Job, JobDisplay, child_environment, locked, problem_of, python_module, run_jobs
+from npmatch.compare.plan import Plan, Variant
 from npmatch.compare.results import Problems, check_splits, is_finished, read_comparison, run_folder, write_results
-from npmatch.compare.variants import Variant
+from npmatch.errors import NPMatchError
 from npmatch.report import Comparison
-from npmatch.types import NPMatchError
 
 PLAN, LOCK = "compare.json", ".lock"
 
@@ -112,7 +110,7 @@ def measure(plan: Plan, out: Path, variant: Variant, jobs: int, device: str | No
     log.parent.mkdir(exist_ok=True)
     with open(log, "wb") as errors:
         child = subprocess.run(
-            python_module("npmatch.compare.calibration"),
+            python_module("npmatch.compare.pace"),
             input=json.dumps(asked).encode(),
             stdout=subprocess.PIPE,
             stderr=errors,

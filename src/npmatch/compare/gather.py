@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from npmatch.compare.results import is_finished, read_outcome
-from npmatch.config import config_in_file, read_config_file
+from npmatch.config.tree import config_in_file, read_config_file
+from npmatch.errors import NPMatchError
 from npmatch.report import Comparison, Method
-from npmatch.types import NPMatchError
 
 Flat = Mapping[str, Any]  # a run's configuration, dotted keys
 PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # where things lie: no difference in method

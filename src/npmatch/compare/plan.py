@@ -3,18 +3,84 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from npmatch.compare.variants import Variant
-from npmatch.config import Config
+from npmatch.algorithms import ALGORITHMS, find_algorithm
+from npmatch.config.recipes import RECIPES
+from npmatch.config.resolve import Overrides, resolve_config
+from npmatch.config.tree import Config, parse_overrides
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.recipes import RECIPES
-from npmatch.resolution import resolve_config
-from npmatch.types import NPMatchError
+
+ROOT_KEYS = ("preset",)  # keys without a group that a variant may set; every other short key is the algorithm's own
+LONGEST_SLUG = 100
+WRITTEN = re.compile(r"(?P<name>[^\[\];=]+)(?:\[(?P<settings>[^\[\]]*)\])?")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm and what is set for it alone; equal ones have equal settings, whatever their order."""
+
+    algorithm: str
+    settings: tuple[tuple[str, str], ...] = ()  # dotted key, value as typed; sorted by key
+
+    @property
+    def label(self) -> str:
+        """As a user writes it."""
+        written = ";".join(f"{key.removeprefix('algorithm.')}={value}" for key, value in self.settings)
+        return f"{self.algorithm}[{written}]" if written else self.algorithm
+
+    @property
+    def slug(self) -> str:
+        """A name for its folder: the label in letters, digits, dots and dashes."""
+        slug = re.sub(r"[^\w.-]", "_", re.sub(r"[\[=;:]", "-", self.label.rstrip("]")))
+        digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
+        return slug if len(slug) <= LONGEST_SLUG else f"{slug[: LONGEST_SLUG - 9]}-{digest}"
+
+    def with_setting(self, key: str, value: str) -> Variant:
+        """The same with one more setting, or another value of it."""
+        return Variant(self.algorithm, tuple(sorted({**dict(self.settings), key: value}.items())))
+
+    def without(self, key: str) -> Variant:
+        """The same less one setting."""
+        return Variant(self.algorithm, tuple((k, value) for k, value in self.settings if k != key))
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """`all`, or names and variants separated by commas; commas inside brackets belong to a value."""
+    found: list[Variant] = []
+    for word in re.split(r",(?![^\[\]]*\])", text):
+        if word.strip() == "all":
+            found += [Variant(name) for name in ALGORITHMS]
+        else:
+            found.append(parse_variant(word))
+    return list(dict.fromkeys(found))
+
+
+def parse_variant(text: str) -> Variant:
+    """One name, or name[key=value;…]; a key without a dot is the algorithm's own."""
+    match = WRITTEN.fullmatch(text.strip())
+    if match is None:
+        raise NPMatchError(f"'{text.strip()}' is not of the form NAME or NAME[key=value;key=value]")
+    name = match["name"].strip()
+    find_algorithm(name)
+    settings: dict[str, str] = {}
+    for word in filter(None, (word.strip() for word in (match["settings"] or "").split(";"))):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not (key and equals):
+            raise NPMatchError(f"'{word}' in '{text.strip()}' is not of the form key=value")
+        key = key if "." in key or key in ROOT_KEYS else f"algorithm.{key}"
+        if key in settings:
+            raise NPMatchError(f"'{text.strip()}' sets {key} twice")
+        settings[key] = value
+    return Variant(name, tuple(sorted(settings.items())))
+
 
 FORMAT = 1  # of compare.json
 ITERATIONS, EVAL_EVERY = "training.iterations", "training.eval_every"
@@ -143,3 +209,76 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
     for key in {**before, **after}:
         if before.get(key) != after.get(key):
             yield f"{key}: {before.get(key)} → {after.get(key)}"
+
+
+def make_plan(
+    recipe: str | None,
+    variants: Sequence[Variant],
+    *,
+    seeds: int,
+    first_seed: int,
+    budget_iterations: int | None,
+    budget_minutes: float | None,
+    data: str | Path | None,
+    overrides: Overrides,
+    swept: str | None = None,
+) -> Plan:
+    """The plan of every variant with every seed, or one line on what is wrong with it."""
+    if seeds < 1:
+        raise NPMatchError(f"seeds={seeds}: at least one is needed")
+    if first_seed < 0:
+        raise NPMatchError(f"first-seed={first_seed}: a seed is 0 or more")
+    if budget_iterations is not None and budget_minutes is not None:
+        raise NPMatchError("give a budget in iterations or in minutes, not both")
+    if budget_iterations is not None and budget_iterations < 1:
+        raise NPMatchError(f"budget-iterations={budget_iterations}: at least one step is needed")
+    if budget_minutes is not None and not budget_minutes > 0:
+        raise NPMatchError(f"budget-minutes={budget_minutes}: more than none is needed")
+    settings = settings_as_text(overrides)
+    if data is not None:
+        settings = {"data.root": str(data), **settings}
+    if swept in settings:
+        raise NPMatchError(f"{swept} is what is swept: give it once")
+    return Plan(
+        recipe=recipe,
+        variants=tuple(variants),
+        seeds=tuple(range(first_seed, first_seed + seeds)),
+        settings=settings,
+        budget_iterations=budget_iterations,
+        budget_minutes=budget_minutes,
+        swept=swept,
+    )
+
+
+def settings_as_text(overrides: Overrides) -> dict[str, str]:
+    """Configuration keys with values as a command line has them."""
+    if not isinstance(overrides, Mapping):
+        return parse_overrides(overrides)
+    return {key: value_as_text(value) for key, value in overrides.items()}
+
+
+def value_as_text(value: object) -> str:
+    """A value as it is typed: none, 1,2,3, 0.5."""
+    if isinstance(value, list | tuple):
+        return ",".join(str(part) for part in value)
+    return "none" if value is None else str(value)
+
+
+def parse_sweep(words: Iterable[str]) -> tuple[str, list[str], list[str]]:
+    """`key=value` words as the one key that has several values, those values, and the other words."""
+    words = list(words)
+    several = [word for word in words if "," in word.partition("=")[2]]
+    if len(several) != 1:
+        found = f"here are {len(several)}: {' and '.join(several)}" if several else "here is none"
+        raise NPMatchError(f"a sweep has exactly one key with several values, as in algorithm.samples=1,5,10; {found}")
+    key, _, values = several[0].partition("=")
+    return key, values.split(","), [word for word in words if word != several[0]]
+
+
+def sweep_variants(algorithm: str, key: str, values: Sequence[object]) -> list[Variant]:
+    """The algorithm with each of the values."""
+    texts = [value_as_text(value).strip() for value in values]
+    if len(set(texts)) < 2 or not all(texts):
+        raise NPMatchError(f"{key}={','.join(texts)}: a sweep needs two different values or more")
+    base = parse_variant(algorithm)
+    return [base.with_setting(key, text) for text in dict.fromkeys(texts)]

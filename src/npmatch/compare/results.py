@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from npmatch.compare.plan import Plan
-from npmatch.compare.variants import Variant
+from npmatch.compare.plan import Plan, Variant
 from npmatch.decide import Calibration, fewest_labels
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.metrics import classwise, reliability_bins, scores, uncertainty_bins
 from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
 from npmatch.report.methods import NUMBERS, TARGET
-from npmatch.report.record import Series, number
+from npmatch.report.record import Series
 from npmatch.training import last_record, read_records
-from npmatch.types import NPMatchError, Prediction
+from npmatch.training.log import number
+from npmatch.types import Prediction
 
 Problems = dict[tuple[Variant, int], str]  # of the runs that failed
 

@@ -20,13 +20,12 @@ decodes images from files when they are needed instead.
 """
 
 from npmatch.data.foreign import mix_foreign
-from npmatch.data.given import load_configured
 from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
+from npmatch.data.labels import load_configured
 from npmatch.data.loading import iterate_images
-from npmatch.data.sampler import Sampler
-from npmatch.data.sources import SOURCES, load_dataset
+from npmatch.data.sources.registry import SOURCES, load_dataset
 from npmatch.data.split import Split, fingerprint, make_split
-from npmatch.data.streams import RawBatch, Stream, make_stream
+from npmatch.data.streams import RawBatch, Sampler, Stream, make_stream
 from npmatch.types import Dataset, ImageSet, ImageStore
 
 __all__ = [

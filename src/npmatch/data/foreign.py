@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from npmatch.data.config import DataConfig
-from npmatch.data.images import ArrayImages
-from npmatch.data.sources import SOURCES, load_dataset
-from npmatch.data.subset import SelectedImages
+from npmatch.data.images import ArrayImages, SelectedImages
+from npmatch.data.sources.registry import SOURCES, load_dataset
 from npmatch.draws import mix
-from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore, NPMatchError
+from npmatch.errors import NPMatchError
+from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore
 
 
 def load_with_foreign(config: DataConfig) -> Dataset:

@@ -12,8 +12,9 @@ import torch
 
 from npmatch.data.images import FileImages
 from npmatch.data.split import Split
-from npmatch.ranks import from_all
-from npmatch.types import Dataset, ImageSet, ImageStore, NPMatchError
+from npmatch.distributed.ranks import from_all
+from npmatch.errors import NPMatchError
+from npmatch.types import Dataset, ImageSet, ImageStore
 
 FILES, IMAGES = 4096, 256  # looked at, evenly spaced: all of a small set, and no minutes for a large one
 

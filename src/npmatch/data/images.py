@@ -17,7 +17,8 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from npmatch.types import ImageStore, NPMatchError
+from npmatch.errors import NPMatchError
+from npmatch.types import ImageSet, ImageStore
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # Pillow reads many more, few as well tested
 MAX_PIXELS = 100_000_000
@@ -134,3 +135,26 @@ def _middle_square(image: Image.Image, size: int) -> Image.Image:
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
     return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+
+
+class SelectedImages(ImageStore):
+    """The images of another store at `index`, in that order."""
+
+    def __init__(self, store: ImageStore, index: Tensor) -> None:
+        """`index`: n, int64, positions in `store`."""
+        self.store, self.index = store, index
+        self.shape = store.shape
+
+    def __len__(self) -> int:
+        """How many were selected."""
+        return len(self.index)
+
+    def take(self, index: Tensor) -> Tensor:
+        """The images at `index` as uint8, n C H W."""
+        return self.store.take(self.index[index])
+
+
+def selected(images: ImageSet, index: Tensor) -> ImageSet:
+    """Images at `index`, n int64, with their labels and names."""
+    names = [images.names[position] for position in index.tolist()] if images.names else []
+    return ImageSet(SelectedImages(images.images, index), images.labels[index], names)

@@ -15,9 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from npmatch.data.images import selected
 from npmatch.draws import mix
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.types import Dataset, NPMatchError
+from npmatch.types import Dataset, ImageSet
 
 PARTS = ("labeled", "unlabeled", "validation")
 
@@ -229,3 +231,30 @@ def _num_images(split: Split) -> int:
     """N, from the parts of a split."""
     labeled = 0 if split.include_labeled else len(split.labeled)
     return len(split.unlabeled) + len(split.validation) + len(split.left_out) + labeled
+
+
+def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:
+    """The test images; where there are none the validation images; else nothing."""
+    return test_set(dataset, split) or validation_set(dataset, split)
+
+
+def test_set(dataset: Dataset, split: Split) -> ImageSet | None:
+    """The images for testing alone, less those left out; nothing where there are none."""
+    if dataset.test is None or not len(dataset.test):
+        return None
+    if not len(split.left_out_test):
+        return dataset.test
+    kept = torch.ones(len(dataset.test), dtype=torch.bool)
+    kept[split.left_out_test] = False
+    return selected(dataset.test, kept.nonzero().flatten())
+
+
+def validation_set(dataset: Dataset, split: Split) -> ImageSet | None:
+    """The labelled images that were held out of training; nothing where none were."""
+    return selected(dataset.train, split.validation) if len(split.validation) else None
+
+
+def trained_on(split: Split) -> Tensor:
+    """The positions of all images that training has seen, labelled or not, sorted."""
+    seen: Tensor = torch.unique(torch.cat([split.labeled, split.unlabeled]))
+    return seen

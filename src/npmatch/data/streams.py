@@ -1,7 +1,4 @@
-"""Raw batches on the device, step after step: gathered from memory there, or decoded and copied.
-
-Both ways give equal batches, bit for bit: the sampler alone decides what step k sees.
-"""
+"""Batches of raw images: which positions each step sees (`Sampler`), and how their pixels come (`make_stream`)."""
 
 from __future__ import annotations
 
@@ -14,12 +11,57 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from npmatch.data.copying import copied_ahead
 from npmatch.data.images import ArrayImages
-from npmatch.data.loading import default_workers, fetch_in_order, iterate_selected
+from npmatch.data.loading import copied_ahead, default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
-from npmatch.ranks import Share, neighbours
+from npmatch.distributed.ranks import Share, neighbours
+from npmatch.draws import mix
+from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageStore
+
+
+class Sampler:
+    """Labelled images with replacement; unlabelled ones in passes over the set, no two alike in a batch."""
+
+    def __init__(
+        self, seed: int, num_labeled: int, num_unlabeled: int, batch_labeled: int, batch_unlabeled: int
+    ) -> None:
+        """`batch_unlabeled` may be 0, for training on labels alone."""
+        if batch_labeled and not num_labeled:
+            raise NPMatchError("there is no labelled image; label some, or raise the number of labels")
+        if batch_unlabeled > num_unlabeled:
+            raise NPMatchError(
+                f"an unlabelled batch of {batch_unlabeled} is larger than the set of {num_unlabeled}; "
+                "lower training.unlabeled_ratio or training.batch"
+            )
+        self.seed = seed
+        self.num_labeled, self.num_unlabeled = num_labeled, num_unlabeled
+        self.batch_labeled, self.batch_unlabeled = batch_labeled, batch_unlabeled
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)  # the set shuffled for `_epoch`: a cache, not state
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Positions in the labelled set, B, and in the unlabelled set, U; int64."""
+        return self._labeled(step), self._unlabeled(step)
+
+    def _labeled(self, step: int) -> Tensor:
+        shape = (self.batch_labeled,)
+        return torch.randint(max(self.num_labeled, 1), shape, generator=self._generator("labeled", step))
+
+    def _unlabeled(self, step: int) -> Tensor:
+        if not self.batch_unlabeled:
+            return torch.empty(0, dtype=torch.int64)
+        steps_per_epoch = self.num_unlabeled // self.batch_unlabeled
+        epoch, place = divmod(step, steps_per_epoch)
+        if epoch != self._epoch:  # so that a step costs the batch, and only an epoch costs the set
+            self._order = torch.randperm(self.num_unlabeled, generator=self._generator("unlabeled", epoch))
+            self._epoch = epoch
+        first = place * self.batch_unlabeled
+        return self._order[first : first + self.batch_unlabeled].clone()
+
+    def _generator(self, stream: str, counter: int) -> torch.Generator:
+        return torch.Generator().manual_seed(mix(self.seed, stream, counter))
+
 
 # Of a step: positions in the labelled set, B, and in the unlabelled set, U. Usually a `Sampler`.
 Draw = Callable[[int], tuple[Tensor, Tensor]]

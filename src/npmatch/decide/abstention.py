@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 CONFIDENCE = 0.9  # 1 − δ
 TARGETS = (0.01, 0.02, 0.05, 0.1)  # α that reports and summaries show

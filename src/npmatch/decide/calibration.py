@@ -13,9 +13,10 @@ from npmatch.decide.abstention import CONFIDENCE, TARGETS, Abstention, check_tar
 from npmatch.decide.conformal import PredictionSets, fewest_for_sets
 from npmatch.decide.novelty import MOST, NEIGHBOURS, QUANTILE, Novelty
 from npmatch.decide.temperature import FEWEST, fit_temperature, tempered
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.training.checkpoint import load_tensors, save_tensors
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 FORMAT = 1
 TENSORS, SUMMARY = "calibration.safetensors", "calibration.json"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 
 def fewest_for_sets(coverage: float) -> int:

@@ -11,7 +11,8 @@ from torch import Tensor
 from npmatch.decide.abstention import CONFIDENCE
 from npmatch.decide.calibration import Calibration
 from npmatch.decide.novelty import QUANTILE
-from npmatch.types import NPMatchError, Prediction
+from npmatch.errors import NPMatchError
+from npmatch.types import Prediction
 
 
 @dataclass(frozen=True)

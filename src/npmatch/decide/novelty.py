@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 NEIGHBOURS = 5
 MOST = 2000  # training images to measure against

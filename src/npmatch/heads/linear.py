@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from npmatch.losses import entropy
+from npmatch.objectives.losses import entropy
 from npmatch.types import Prediction
 
 

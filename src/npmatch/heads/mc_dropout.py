@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from npmatch.distributed.ranks import my_share
 from npmatch.draws import mix
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.model import Model
-from npmatch.losses import entropy
-from npmatch.ranks import my_share
+from npmatch.objectives.losses import entropy
 from npmatch.types import Prediction
 
 

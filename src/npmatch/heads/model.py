@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from npmatch.collective import everyones, everyones_parts
+from npmatch.distributed.collective import everyones, everyones_parts
 from npmatch.types import Prediction
 
 WeakNorm = Literal["joint", "own", "running"]

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from npmatch.divergences import Gaussian
 from npmatch.heads.bank import Bank
-from npmatch.losses import entropy, one_hot
+from npmatch.objectives.divergences import Gaussian
+from npmatch.objectives.losses import entropy, one_hot
 from npmatch.types import Prediction
 
 Average = Literal["probabilities", "logits"]

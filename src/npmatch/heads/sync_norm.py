@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from npmatch.collective import average_, gather, total
+from npmatch.distributed.collective import average_, gather, total
+from npmatch.distributed.ranks import joined, world
+from npmatch.errors import NPMatchError
 from npmatch.heads.model import backbones_in
-from npmatch.ranks import joined, world
-from npmatch.types import NPMatchError
 
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
 
 # The largest float32 below 1: torchmetrics would open a sixteenth bin for confidences of exactly 1.
 BELOW_ONE = 1.0 - 2.0**-24

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from npmatch.errors import NPMatchError
 from npmatch.metrics.matching import matched
-from npmatch.types import NPMatchError, Prediction
+from npmatch.types import Prediction
 
 
 @dataclass(frozen=True)

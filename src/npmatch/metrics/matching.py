@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from npmatch.types import NPMatchError, Prediction
+from npmatch.errors import NPMatchError
+from npmatch.types import Prediction
 
 
 def matched(prediction: Prediction, y: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from npmatch.report.record import number
+from npmatch.training.log import number
 
 MISSING = "–"
 

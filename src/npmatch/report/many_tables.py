@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npmatch.report.formatting import MISSING, count, decimal, duration, printable
-from npmatch.report.record import number
 from npmatch.report.tables import lowest
+from npmatch.training.log import number
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from npmatch.metrics import ClassRow, Reliability
-from npmatch.report.record import Series, number
+from npmatch.report.record import Series
+from npmatch.training.log import number
 
 BASELINE, OURS = "supervised", "npmatch"  # the methods every figure keeps in sight
 NUMBERS = ("error", "top5_error", "nll", "ece", "uce", "brier", "trusted", "pseudo_accuracy", "seconds")

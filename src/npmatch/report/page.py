@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.metrics import scores
 from npmatch.report import decision_sections, model_sections, run_sections
 from npmatch.report.elements import text
 from npmatch.report.record import RunRecord
 from npmatch.report.style import CSS
-from npmatch.types import NPMatchError
 
 # The browser itself refuses anything but the page's own style and inline images, whatever a class is called.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

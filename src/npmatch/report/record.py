@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from npmatch.decide import Calibration
-from npmatch.training import last_record
+from npmatch.training.log import number
 from npmatch.types import Prediction
 
 Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, values: of one length
@@ -53,16 +51,3 @@ class RunRecord:
         """The latest finite value of one logged quantity."""
         _, values = self.series(kind, key)
         return float(values[-1]) if len(values) else None
-
-
-def number(value: object) -> float | None:
-    """A finite number, or None for whatever else a log may hold."""
-    if isinstance(value, Real) and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def final_scores(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers a finished run ended with; what another program made a word or null of counts as not measured."""
-    final = last_record(records, "final") or {}
-    return {key: value for key, value in final.items() if key not in ("kind", "step") and number(value) is not None}

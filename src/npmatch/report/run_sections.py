@@ -8,8 +8,9 @@ from npmatch.metrics import Scores
 from npmatch.report import curves
 from npmatch.report.elements import beside, details, figure, panels, section, table, text, tile
 from npmatch.report.formatting import count, decimal, duration, percent
-from npmatch.report.record import RunRecord, number
+from npmatch.report.record import RunRecord
 from npmatch.report.tables import HEADINGS, cell, lowest
+from npmatch.training.log import number
 
 
 def headline(record: RunRecord, scores: Scores) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npmatch.report.formatting import MISSING, duration, percent, printable
-from npmatch.report.record import number
+from npmatch.training.log import number
 
 if TYPE_CHECKING:
     from rich.table import Table

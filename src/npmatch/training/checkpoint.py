@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from npmatch.errors import NPMatchError
 from npmatch.files import TEMPORARY, write_atomically
-from npmatch.types import NPMatchError
 
 __all__ = ["Checkpoints", "Unsaved", "load_tensors", "save_tensors", "write_atomically"]
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.ranks import is_first
+from npmatch.distributed.ranks import is_first
 
 LABELS = {
     "error": ("error", "{:.2f} %"),

@@ -9,21 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from npmatch.ranks import largest, world
+from npmatch.distributed.ranks import largest, world
 
 AGREE_EVERY = 10  # steps at most between two questions whether a rank was asked to stop,
 AGREE_WITHIN = 1.0  # and seconds, where steps are slow: torchrun kills ranks that have not ended after 30
-
-
-class InterruptedRunError(Exception):
-    """The run stopped because it was asked to; its state is in a checkpoint, where it could be saved."""
-
-    def __init__(self, step: int, signum: int, saved: bool = True) -> None:
-        """Exit codes follow the shell's convention: 130 after Ctrl-C, 143 after SIGTERM."""
-        state = "its state is saved" if saved else "its state could NOT be saved, the checkpoint before it is intact"
-        super().__init__(f"stopped after step {step}; {state}, add --resume to the same command to go on")
-        self.step = step
-        self.exit_code = 128 + signum
 
 
 class StopRequest:

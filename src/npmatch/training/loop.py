@@ -12,21 +12,20 @@ from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.augment import Policy, normalize
-from npmatch.collective import copy_first_
 from npmatch.data import RawBatch, Stream
+from npmatch.distributed.collective import copy_first_
+from npmatch.distributed.ranks import wait_for_all
 from npmatch.draws import mix
+from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.heads import average_statistics
-from npmatch.ranks import wait_for_all
 from npmatch.training.checkpoint import Checkpoints
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
-from npmatch.training.graph import CapturedStep
-from npmatch.training.interrupt import Agreement, InterruptedRunError, listening
-from npmatch.training.meter import Meter
-from npmatch.training.recorder import Recorder
+from npmatch.training.interrupt import Agreement, listening
+from npmatch.training.log import Meter, Recorder, Watch
+from npmatch.training.speed import CapturedStep
 from npmatch.training.update import Update
-from npmatch.training.watch import Watch
-from npmatch.types import Batch, NPMatchError, Views
+from npmatch.types import Batch, Views
 
 
 @dataclass

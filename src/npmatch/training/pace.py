@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from npmatch.ranks import largest
+from npmatch.distributed.ranks import largest
 from npmatch.training.loop import Trainer
 
 WARM_UP = 5  # steps that are not timed: libraries choose their kernels, a graph is captured

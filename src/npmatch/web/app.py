@@ -17,14 +17,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from npmatch.data.given import given_as_csv
+from npmatch.data.labels import given_as_csv
+from npmatch.errors import NPMatchError
 from npmatch.report.style import PALETTE
-from npmatch.types import NPMatchError
+from npmatch.web.access import Access, Guard, refuse
 from npmatch.web.figures import FIGURE_POLICY, FIGURES
-from npmatch.web.guard import Access, Guard, refuse
 from npmatch.web.labelling import WHATEVER, View
+from npmatch.web.server import BusyError, Worker
 from npmatch.web.site import MAX_PIXELS, Site
-from npmatch.web.worker import BusyError, Worker
 
 STATIC = Path(__file__).parent / "static"
 MAX_UPLOAD = 20 * 2**20  # bytes

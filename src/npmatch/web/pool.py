@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from npmatch.types import ImageStore, NPMatchError, Prediction, Predictor
+from npmatch.errors import NPMatchError
+from npmatch.types import ImageStore, Prediction, Predictor
 
 BATCH = 64  # images; small, so that someone who waits for a prediction does not wait for long
 

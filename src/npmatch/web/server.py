@@ -7,11 +7,54 @@ import logging
 import secrets
 import socket
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from npmatch.types import NPMatchError
+from npmatch.errors import NPMatchError
+
+T = TypeVar("T")
+
+
+class BusyError(Exception):
+    """Every place is taken."""
+
+    def __init__(self, places: int) -> None:
+        """`places`: how many there are."""
+        super().__init__(f"{places} requests are waiting already, which is the limit; try again in a moment")
+
+
+class Worker:
+    """At most `places` requests are under way or waiting, of which `threads` are worked on."""
+
+    def __init__(self, threads: int, places: int) -> None:
+        """Threads start when they are needed."""
+        self.threads = ThreadPoolExecutor(threads)
+        self.places = places
+        self.taken = 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for one request; taken before its body is read, so that waiting uploads are bounded as well."""
+        # Only the event loop's own thread comes here: no lock is needed.
+        if self.taken >= self.places:
+            raise BusyError(self.places)
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of `work`, done by one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+
+    def close(self) -> None:
+        """Waits for nobody."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
 
 SHORTEST_TOKEN = 16
 CONNECTIONS = 512  # at a time, of whatever kind; beyond them the server answers 503 by itself
@@ -33,7 +76,7 @@ def serve(
         from npmatch.web.app import make_app
     except ModuleNotFoundError as error:
         raise NPMatchError(f"{error.name} is not installed; pip install 'npmatch[serve]'") from error
-    from npmatch.web.guard import Access
+    from npmatch.web.access import Access
     from npmatch.web.site import Site
 
     token = choose_token(host, token)
@@ -70,7 +113,7 @@ def is_no_cancellation(record: logging.LogRecord) -> bool:
 
 def choose_token(host: str, token: str | None) -> str | None:
     """The token given; a fresh one where other machines can reach the page; else none."""
-    from npmatch.web.guard import is_loopback
+    from npmatch.web.access import is_loopback
 
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isalnum()):
         raise NPMatchError(f"--token: use at least {SHORTEST_TOKEN} letters and digits, or leave it out to get one")

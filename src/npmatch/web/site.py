@@ -10,23 +10,21 @@ from typing import Any
 
 from torch import Tensor
 
-from npmatch.config import read_config_file
+from npmatch.config.tree import read_config_file
 from npmatch.data import decode_image
+from npmatch.errors import NPMatchError
 from npmatch.files import is_locked
-from npmatch.labels import RunData, open_run_data
-from npmatch.passes import describe_batch
-from npmatch.predict import Classifier, load
+from npmatch.predict.batches import describe_batch
+from npmatch.predict.classifier import Classifier, load
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import is_crisp, png_data_uri
-from npmatch.report.record import final_scores
+from npmatch.runs.open import RunData, open_run_data
 from npmatch.training import read_records
-from npmatch.types import NPMatchError, Prediction
+from npmatch.training.log import final_scores
+from npmatch.types import Prediction
+from npmatch.web.answer import Neighbours, labeled_neighbours, make_decider, picture, remarks, uncertainty
 from npmatch.web.figures import FigureBook
 from npmatch.web.labelling import Labelling
-from npmatch.web.neighbours import Neighbours, labeled_neighbours
-from npmatch.web.pictures import picture
-from npmatch.web.remarks import make_decider, remarks
-from npmatch.web.sureness import uncertainty
 
 MAX_PIXELS = 50_000_000  # of an upload
 NEIGHBOURS_SHOWN = 8

@@ -1,0 +1,233 @@
+"""A training run killed again and again: does it end as if nothing had happened, to the bit?
+
+Every round trains the digits afresh and dies several times on the way: by kill -9 or SIGTERM at a random moment of its
+life (its start and its end included), or by kill -9 in the middle of writing a checkpoint. Each time it is resumed. In
+the end its weights, its last checkpoint and its log are compared with those of a run that was left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing as mp
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.result import BenchResult, Column
+from npmatch.errors import NPMatchError
+from npmatch.files import unfinished
+
+FAULTS = ("kill -9", "SIGTERM", "kill -9 in a checkpoint's write")
+CLOCKS = ("seconds", "images_per_second")
+SETTINGS = ("training.checkpoint_every=20", "training.log_every=10", "training.eval_every=50")
+
+
+class Death(NamedTuple):
+    """How one attempt of a round is to end."""
+
+    fault: str
+    moment: float  # seconds of work after its start; in a write: checkpoints until then, and the share of bytes written
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every round does."""
+
+    words: tuple[str, ...]  # of `npmatch train`, but for --out
+    device: str
+    kills: int  # in a round
+    seconds: float = 0.0  # of work that an undisturbed run takes
+
+
+@dataclass
+class Round:
+    """What came of one."""
+
+    number: int
+    same_weights: bool = False
+    same_log: bool = False
+    faults: Counter[str] = field(default_factory=Counter)
+    problem: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Weights, last checkpoint and log are those of the undisturbed run."""
+        return self.same_weights and self.same_log and not self.problem
+
+
+def bench_faults(
+    rounds: int = 5,
+    iterations: int = 200,
+    device: str = "cpu",
+    jobs: int = 1,
+    kills: int = 3,
+    seed: int = 0,
+    recipe: str = "digits-40",
+    settings: Sequence[str] = SETTINGS,
+) -> BenchResult:
+    """Kills `rounds` runs `kills` times each and resumes them to their end."""
+    for name, number in (("rounds", rounds), ("iterations", iterations), ("jobs", jobs), ("kills", kills)):
+        if number < 1:
+            raise NPMatchError(f"--{name} {number}: must be at least 1")
+    import npmatch  # noqa: F401 - here, so that forked processes need not import it
+
+    extra = ("training.deterministic=true",) if device.startswith("cuda") else ()
+    words = (recipe, f"training.iterations={iterations}", *settings, *extra, "--quiet", "--device", device)
+    with tempfile.TemporaryDirectory(prefix="npmatch-faults-") as folder:
+        straight = Path(folder) / "straight"
+        undisturbed = _start(Plan(words, device, kills), straight, None)
+        seconds = _wait_for_work(undisturbed, math.inf)
+        code = _finish(undisturbed)
+        plan = Plan(words, device, kills, seconds)
+        if code != 0:
+            raise NPMatchError(f"the undisturbed run ended with {code}: {_last_words(straight)}")
+        with ProcessPoolExecutor(jobs, mp_context=mp.get_context("fork" if device == "cpu" else "spawn")) as pool:
+            numbers = range(seed, seed + rounds)
+            done = list(pool.map(run_round, [plan] * rounds, [Path(folder)] * rounds, numbers))
+    return _result(done, iterations, device, plan)
+
+
+def run_round(plan: Plan, folder: Path, number: int) -> Round:
+    """One run, killed on its way and resumed to its end."""
+    out, result = folder / f"round-{number}", Round(number)
+    for death in [*draw_deaths(plan, number), None]:
+        process = _start(plan, out, death)
+        if death is not None and death.fault != FAULTS[2]:
+            _wait_for_work(process, death.moment)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL if death.fault == FAULTS[0] else signal.SIGTERM)
+        code = _finish(process)
+        if code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM) and death is not None:
+            result.faults[death.fault] += 1
+        elif code == 0:
+            break
+        else:
+            result.problem = f"round {number} ended with {code}: {_last_words(out)}"
+            return result
+    result.same_weights = all(
+        (out / name).read_bytes() == (folder / "straight" / name).read_bytes()
+        for name in ("model.safetensors", f"checkpoints/{_last_checkpoint(folder / 'straight')}")
+    )
+    result.same_log = _log(out) == _log(folder / "straight")
+    return result
+
+
+def draw_deaths(plan: Plan, number: int) -> list[Death]:
+    """The deaths of one round, at random."""
+    draws = random.Random(number)
+    return [
+        Death(fault, draws.uniform(0, plan.seconds) if fault != FAULTS[2] else draws.uniform(1, 4))
+        for fault in draws.choices(FAULTS, k=plan.kills)
+    ]
+
+
+def _start(plan: Plan, out: Path, death: Death | None) -> Any:
+    """`npmatch train --resume` in a process of its own; forked on the CPU, where its start then takes no time."""
+    # A CUDA device does not survive a fork.
+    context: Any = mp.get_context("fork" if plan.device == "cpu" else "spawn")
+    process = context.Process(target=_train, args=([*plan.words, "--out", str(out), "--resume"], out, death))
+    process.start()
+    return process
+
+
+def _wait_for_work(process: Any, seconds: float) -> float:
+    """Until the process has worked so long, or ended; how long it has worked.
+
+    By the processor's time where Linux tells it, so that moments fall into a run's life on a busy machine too.
+    """
+    started, worked = time.monotonic(), 0.0
+    account = Path(f"/proc/{process.pid}/stat")
+    kept_by_the_system = account.exists()
+    while process.is_alive() and worked < seconds:
+        process.join(0.01)
+        if not kept_by_the_system:
+            worked = time.monotonic() - started
+        elif account.exists():
+            user, system = account.read_text().rpartition(")")[2].split()[11:13]
+            worked = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return worked
+
+
+def _finish(process: Any) -> int:
+    process.join()
+    code: int = process.exitcode
+    process.close()
+    return code
+
+
+def _train(words: list[str], out: Path, death: Death | None) -> None:
+    """The process that dies."""
+    import torch
+
+    from npmatch.cli import main
+
+    with open(out.with_suffix(".log"), "ab", buffering=0) as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    torch.set_num_threads(1)  # bits depend on their number
+    if death is not None and death.fault == FAULTS[2]:
+        die_in_a_write(int(death.moment), 1.25 * (death.moment % 1))
+    sys.exit(main(["train", *words]))
+
+
+def die_in_a_write(number: int, share: float) -> None:
+    """From now on, kill -9 in the `number`-th write of tensors, at `share` of its bytes; from 1 on, just after it."""
+    from npmatch.training import checkpoint
+
+    write, writes = checkpoint.write_atomically, iter(range(1, sys.maxsize))
+
+    def dying(path: Path, content: bytes) -> None:
+        if next(writes) < number:
+            write(path, content)
+            return
+        if share < 1:
+            unfinished(path).write_bytes(content[: int(share * len(content))])
+        else:
+            write(path, content)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint.write_atomically = dying
+
+
+def _last_checkpoint(run: Path) -> str:
+    return sorted(path.name for path in (run / "checkpoints").glob("step-*.safetensors"))[-1]
+
+
+def _log(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, as they stand in the file, without what a clock says."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
+
+
+def _last_words(run: Path) -> str:
+    log = run.with_suffix(".log")
+    return " ".join(log.read_text(errors="replace").split()[-60:]) if log.exists() else "it said nothing"
+
+
+def _result(done: list[Round], iterations: int, device: str, plan: Plan) -> BenchResult:
+    same = sum(result.is_same for result in done)
+    faults = sum((result.faults for result in done), Counter[str]())
+    others = [
+        result.problem or f"round {result.number}: weights {result.same_weights}, log {result.same_log}"
+        for result in done
+        if not result.is_same
+    ]
+    return BenchResult(
+        name="faults",
+        about=f"{len(done)} digits runs of {iterations} iterations, killed up to {plan.kills} times each and resumed",
+        columns=[Column("fault", "died by"), Column("times", "times")],
+        rows=[{"fault": fault, "times": faults[fault]} for fault in FAULTS],
+        ratios={"rounds that ended as the undisturbed run, weights and log, bit for bit": same / len(done)},
+        notes=[*others, f"an undisturbed run works for {plan.seconds:.0f} s"],
+        device=device,
+    )

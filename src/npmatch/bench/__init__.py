@@ -1,5 +1,0 @@
-"""The measured claims. Each bench compares in one run, so that its ratio holds whatever else the machine does."""
-
-from npmatch.bench.result import BenchResult, Column
-
-__all__ = ["BenchResult", "Column"]

@@ -1,0 +1,48 @@
+"""Equal wall time for every method: how many steps of a configuration fit into some minutes.
+
+`python -m npmatch.compare.calibration` is the child process that a comparison measures in; it reads JSON, prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from npmatch.config.resolve import resolve_config
+from npmatch.config.tree import Config
+from npmatch.distributed.devices import choose_device
+from npmatch.errors import NPMatchError
+from npmatch.runs.fit import build_trainer
+from npmatch.training.pace import AT_LEAST, steps_within
+
+
+def iterations_for(config: Config, minutes: float, device: str | None = None) -> int:
+    """The number of training steps of `config` that take `minutes` on the device; at least one."""
+    chosen = choose_device(device)
+    config = replace(config, training=replace(config.training, iterations=max(AT_LEAST, config.training.iterations)))
+    with TemporaryDirectory(prefix="npmatch-") as folder:
+        trainer, _ = build_trainer(config, Path(folder), chosen, quiet=True)
+        try:
+            return steps_within(minutes, trainer, chosen)
+        finally:
+            trainer.recorder.close()
+
+
+def main() -> int:
+    """Reads {recipe, algorithm, seed, overrides, minutes, device}, prints {iterations}."""
+    asked = json.load(sys.stdin)
+    minutes, device = asked.pop("minutes"), asked.pop("device")
+    try:
+        iterations = iterations_for(resolve_config(**asked, device=device), minutes, device)
+    except NPMatchError as error:
+        sys.stderr.write(f"npmatch: {error}\n")
+        return 2
+    sys.stdout.write(json.dumps({"iterations": iterations}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

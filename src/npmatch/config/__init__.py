@@ -1,0 +1,1 @@
+"""One typed configuration: its tree, the recipes, the defaults that follow from a user's images."""

@@ -1,0 +1,228 @@
+"""One typed configuration tree. Layers: defaults < recipe < preset < file < command line; unknown keys fail.
+
+A layer is a flat mapping from dotted keys to values (`{"training.iterations": 200}`), so every layer, and every
+difference between two configurations, is named the way a user types it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from npmatch.algorithms import ALGORITHMS, Algorithm, find_algorithm
+from npmatch.augment import AugmentConfig
+from npmatch.backbones import BackboneConfig
+from npmatch.config.paths import PATH_KEYS, paths_of_run, same_place
+from npmatch.data.config import DataConfig
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.files import write_atomically
+from npmatch.training.config import TrainingConfig
+from npmatch.user_code import refuse_code
+
+Layer = Mapping[str, Any]
+
+CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source", "data.foreign")
+
+# Sizes and intervals of which there must be at least one.
+POSITIVE = {
+    *(f"training.{name}" for name in ("iterations", "batch", "log_every", "eval_every", "checkpoint_every")),
+    *("training.max_bad_steps", "training.unlabeled_ratio"),
+    *("training.eval_batch", "training.learning_rate", "training.clip"),
+    *(f"algorithm.{name}" for name in ("samples", "bank", "width", "window", "embedding", "hidden", "temperature")),
+    *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),
+}
+
+NOT_NEGATIVE = {"training.weight_decay", "data.workers", "augment.padding", "augment.operations"}
+
+SHARES = {  # from 0 to 1
+    *("training.momentum", "training.ema", "backbone.norm_momentum"),
+    *("augment.cutout", "data.resident_share"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides a run."""
+
+    name: str = "npmatch"  # of the algorithm; key algorithm.name
+    algorithm: Any = None  # that algorithm's own Config
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    seed: int = 0
+    recipe: str | None = None
+    preset: str | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """Every key and its value, dotted: the form layers have."""
+        flat: dict[str, Any] = {"recipe": self.recipe, "preset": self.preset, "seed": self.seed}
+        flat["algorithm.name"] = self.name
+        for group in ("algorithm", "data", "augment", "backbone", "training"):
+            flat |= {f"{group}.{key}": value for key, value in dataclasses.asdict(getattr(self, group)).items()}
+        return flat
+
+    def nested(self) -> dict[str, Any]:
+        """The tree as plain dictionaries, for YAML and JSON."""
+        tree: dict[str, Any] = {}
+        for key, value in self.flat().items():
+            group, _, leaf = key.rpartition(".")
+            value = list(value) if isinstance(value, tuple) else value
+            (tree.setdefault(group, {}) if group else tree)[leaf] = value
+        return tree
+
+
+def make_config(*layers: Layer) -> Config:
+    """The configuration that layers give (a recipe's first), later ones winning; values may be text."""
+    given = {key: value for layer in layers for key, value in layer.items()}
+    algorithm = find_algorithm(str(given.get("algorithm.name", Config.name)))
+    preset = given.get("preset")
+    if preset is not None:
+        if not isinstance(preset, str) or preset not in algorithm.presets:  # a file may hold a list there
+            raise NoSuchChoiceError("preset", str(preset), list(algorithm.presets))
+        own_words = {key: value for layer in layers[1:] for key, value in layer.items()}
+        given = {**given, **algorithm.presets[preset], **own_words}
+    groups = _groups(algorithm)
+    types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
+    types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
+    values = {key: _typed(key, value, types) for key, value in given.items()}
+    is_ours = algorithm in ALGORITHMS.values()  # a user's Config may give our names other meanings, and bounds
+    _check_bounds({key: value for key, value in values.items() if is_ours or not key.startswith("algorithm.")})
+    return config_of(values)
+
+
+def _check_bounds(values: Layer) -> None:
+    """Names the first number that lies outside of what its key takes."""
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NPMatchError(f"{key}={value}: must be a finite number")
+        if key in POSITIVE and value is not None and value <= 0:
+            raise NPMatchError(f"{key}={value}: must be greater than 0")
+        if key in NOT_NEGATIVE and value is not None and value < 0:
+            raise NPMatchError(f"{key}={value}: must not be negative")
+        if key in SHARES and value is not None and not 0 <= value <= 1:
+            raise NPMatchError(f"{key}={value}: must be from 0 to 1")
+
+
+def config_of(values: Layer) -> Config:
+    """The configuration of values that have their keys' types already, as those a program sets have."""
+    name = str(values.get("algorithm.name", Config.name))
+
+    def part(group: str) -> dict[str, Any]:
+        return {
+            k.partition(".")[2]: v for k, v in values.items() if k.startswith(group + ".") and k != "algorithm.name"
+        }
+
+    return Config(
+        name=name,
+        **{group: cls(**part(group)) for group, cls in _groups(find_algorithm(name)).items()},
+        **{key: values[key] for key in ("seed", "recipe", "preset") if key in values},
+    )
+
+
+def _groups(algorithm: type[Algorithm]) -> dict[str, type]:
+    """The typed parts of the tree."""
+    return {
+        "algorithm": algorithm.Config,
+        "data": DataConfig,
+        "augment": AugmentConfig,
+        "backbone": BackboneConfig,
+        "training": TrainingConfig,
+    }
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return {f.name: get_type_hints(cls)[f.name] for f in dataclasses.fields(cls)}
+
+
+def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
+    """The value as its key's type, or one line that says what the key takes."""
+    if key not in types:
+        raise NoSuchChoiceError("key", str(key), sorted(types))
+    import pydantic
+
+    if isinstance(value, str):  # as typed on a command line
+        if value.lower() in ("none", "null") and type(None) in get_args(types[key]):
+            return None
+        if get_origin(types[key]) is tuple:
+            value = value.split(",")
+    try:
+        return pydantic.TypeAdapter(types[key]).validate_python(value)
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise NPMatchError(f"{key}={value}: {problem[0].lower() + problem[1:]}") from None
+
+
+def parse_overrides(tokens: Iterable[str]) -> dict[str, str]:
+    """`key=value` tokens as a layer."""
+    layer = {}
+    for token in tokens:
+        key, equals, value = token.partition("=")
+        if not equals or not key:
+            raise NPMatchError(f"'{token}' is not of the form key=value, for example training.iterations=200")
+        layer[key] = value
+    return layer
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """A YAML file's tree as a layer."""
+    import yaml
+
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: no UTF-8, nested without end
+        raise NPMatchError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(tree, dict):
+        raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    return flatten(tree)
+
+
+def read_config_of_run(folder: Path) -> Config:
+    """RUN/config.yaml, its paths being those of the folder the run was started in."""
+    layer = read_config_file(folder / "config.yaml")
+    refuse_code((layer.get(key) for key in CODE_KEYS), folder / "config.yaml")
+    return config_in_file({**layer, **paths_of_run(layer, folder)}, folder / "config.yaml")
+
+
+def config_in_file(layer: Layer, path: Path) -> Config:
+    """The configuration that `path` holds; what is wrong with it is said of the file."""
+    try:
+        return make_config({}, layer)
+    except NPMatchError as error:
+        raise NPMatchError(f"{path}: {error}") from error
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested tree as a flat layer."""
+    layer: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            layer |= {f"{key}.{leaf}": v for leaf, v in value.items()}
+        else:
+            layer[str(key)] = value
+    return layer
+
+
+def write_config(config: Config, path: Path) -> None:
+    """The whole tree as YAML."""
+    import yaml
+
+    write_atomically(path, yaml.safe_dump(config.nested(), sort_keys=False, allow_unicode=True).encode())
+
+
+def differences(old: Config, new: Config, ignore: Iterable[str] = ()) -> list[str]:
+    """'key: old → new' for every key that differs."""
+    before, after = old.flat(), new.flat()
+
+    def differs(key: str) -> bool:
+        one, other = before.get(key), after.get(key)
+        return not same_place(one, other) if key in PATH_KEYS else one != other
+
+    keys = [k for k in {**before, **after} if k not in set(ignore) and differs(k)]
+    return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]

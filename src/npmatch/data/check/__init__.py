@@ -1,0 +1,5 @@
+"""What is wrong with a folder of images, found before hours are spent on it."""
+
+from npmatch.data.check.check import check_data, list_data
+
+__all__ = ["check_data", "list_data"]

@@ -1,0 +1,1 @@
+"""Where images come from: published data sets, folders, tables, a user's own function."""

@@ -1,0 +1,141 @@
+"""From a name to a data set: the built-in sources, and a user's own function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from npmatch.data.images import ArrayImages
+from npmatch.data.sources.benchmarks import read_digits, read_stl10, read_svhn
+from npmatch.data.sources.cifar import read_cifar10, read_cifar100
+from npmatch.data.sources.folders import read_folder, read_imagenet
+from npmatch.data.sources.mnist import locate_fashion_mnist, read_fashion_mnist, read_mnist
+from npmatch.data.sources.tables import read_csv
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.types import Dataset, ImageSet, ImageStore
+from npmatch.user_code import import_name
+
+
+class Source(NamedTuple):
+    """How a data set is read, and what its reader looks for."""
+
+    read: Callable[..., Dataset]  # of (), (root) or (root, size): what it `expects`, and whether it has a `size`
+    expects: str = ""  # the files under root, in words
+    size: int | None = None  # the side images are stored at unless told; None where they have one of their own
+    locate: Callable[[Path | None], Path | None] = lambda root: root  # where to look, given $NPMATCH_DATA alone
+
+
+IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or .gz"
+SOURCES = {
+    "digits": Source(read_digits),
+    "cifar10": Source(read_cifar10, "cifar-10-batches-bin/ or cifar-10-batches-py/"),
+    "cifar100": Source(read_cifar100, "cifar-100-binary/ or cifar-100-python/"),
+    "stl10": Source(read_stl10, "stl10_binary/"),
+    "svhn": Source(read_svhn, "train_32x32.mat and test_32x32.mat"),
+    "fashion-mnist": Source(
+        read_fashion_mnist, f"{IDX_FILES}, or apt-get install dataset-fashion-mnist", locate=locate_fashion_mnist
+    ),
+    "mnist": Source(read_mnist, IDX_FILES),
+    "imagenet": Source(read_imagenet, "train/<wnid>/ and val/<wnid>/", size=256),
+    "folder": Source(read_folder, "labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64),
+    "csv": Source(read_csv, "the CSV file itself, with the columns path,label", size=64),
+}
+
+
+def load_dataset(
+    source: str, root: Path | None = None, image_size: int | None = None, missing_ok: bool = False
+) -> Dataset:
+    """A built-in source, or 'package.module:function'; `root` defaults to $NPMATCH_DATA.
+
+    `image_size` is the side in pixels that images in files are scaled to; other sets have their own. With `missing_ok`
+    a CSV may list files that are not there, as long as nobody asks for them.
+    """
+    root = find_root(source, root)
+    if ":" in source:
+        return _checked(import_name(source, "data source")(root), source)
+    return _checked(_read_builtin(source, root, image_size, missing_ok), source)
+
+
+def find_root(source: str, root: Path | None) -> Path | None:
+    """Where a source's files are: as told, or $NPMATCH_DATA, unless the source knows a better place."""
+    if root is not None:
+        return Path(root).expanduser()
+    given = os.environ.get("NPMATCH_DATA")
+    default = Path(given).expanduser() if given else None
+    return SOURCES[source].locate(default) if source in SOURCES else default
+
+
+def _read_builtin(name: str, root: Path | None, image_size: int | None, missing_ok: bool) -> Dataset:
+    if name == "folder" and root is not None and root.suffix.lower() == ".csv":
+        name = "csv"
+    if name not in SOURCES:
+        raise NoSuchChoiceError("data source", name, list(SOURCES))
+    if image_size is not None and image_size < 1:
+        raise NPMatchError(f"image_size={image_size}: give the side in pixels, 1 or more")
+    source = SOURCES[name]
+    arguments: list[Path | int] = []
+    if source.expects:
+        arguments.append(_existing(root, name, source.expects))
+    if source.size is not None:
+        arguments.append(source.size if image_size is None else image_size)
+    dataset = source.read(*arguments, **({"missing_ok": missing_ok} if name == "csv" else {}))
+    if image_size not in (None, dataset.train.images.shape[-1]):
+        own = dataset.train.images.shape[-1]
+        raise NPMatchError(f"image_size={image_size}: the images of {name} are {own} pixels wide; leave it out")
+    return dataset
+
+
+def _existing(root: Path | None, name: str, expects: str) -> Path:
+    if root is None:
+        raise NPMatchError(f"{name}: pass --data DIR or set NPMATCH_DATA; expected there: {expects}")
+    if not root.exists():
+        raise NPMatchError(f"{root}: no such file or folder; give --data DIR, expected there for {name}: {expects}")
+    if root.is_file() and name != "csv":
+        table = ", or a CSV whose name ends in .csv" if name == "folder" else ""
+        raise NPMatchError(f"{root}: a file; give --data DIR, expected there for {name}: {expects}{table}")
+    return root
+
+
+def _checked(dataset: object, source: str) -> Dataset:
+    """What the rest of the package takes for granted, said in one line where a user's function breaks it."""
+    if not isinstance(dataset, Dataset):
+        raise NPMatchError(f"{source}: returned {type(dataset).__name__} where an npmatch.Dataset was wanted")
+    classes = len(dataset.class_names)
+    if classes < 2:
+        raise NPMatchError(f"{source}: class_names has {classes} names; two or more are needed")
+    _check_images(dataset.train, classes, f"{source}, train")
+    if dataset.test is not None:
+        _check_images(dataset.test, classes, f"{source}, test")
+        if dataset.test.images.shape != dataset.train.images.shape:
+            raise NPMatchError(f"{source}: training and test images differ in their shape")
+    for name, values in (("mean", dataset.mean), ("std", dataset.std)):
+        if len(values) not in (1, dataset.train.images.shape[0]):
+            raise NPMatchError(f"{source}: {name} has {len(values)} values; give one for each channel")
+    return dataset
+
+
+def _check_images(part: ImageSet, classes: int, where: str) -> None:
+    if isinstance(part.images, Tensor | np.ndarray):  # what a user has at hand; it would pass for a store until used
+        part.images = ArrayImages(torch.as_tensor(part.images))
+    if not isinstance(part.images, ImageStore):
+        found = type(part.images).__name__
+        raise NPMatchError(f"{where}: images must be a uint8 tensor N C H W or an npmatch.ImageStore, not {found}")
+    _, height, width = part.images.shape
+    if height != width:  # as all that predict, export or the page make of a picture
+        raise NPMatchError(f"{where}: images of {height}×{width} pixels must be square; crop them or fill them up")
+    part.labels = torch.as_tensor(part.labels)
+    if part.labels.dtype != torch.int64 or part.labels.ndim != 1:
+        raise NPMatchError(f"{where}: labels must be int64 of one dimension, not {part.labels.dtype}")
+    if len(part.labels) == 0 or len(part.images) != len(part.labels):
+        raise NPMatchError(f"{where}: {len(part.images)} images and {len(part.labels)} labels")
+    if part.names and len(part.names) != len(part.labels):
+        raise NPMatchError(f"{where}: {len(part.names)} names for {len(part.labels)} images")
+    low, high = int(part.labels.min()), int(part.labels.max())
+    if low < -1 or high >= classes:
+        raise NPMatchError(f"{where}: labels from {low} to {high}; wanted 0 to {classes - 1}, or −1 for unlabelled")

@@ -1,0 +1,1 @@
+"""Divergences, losses and pseudo-label selection: pure functions and small stateful modules."""

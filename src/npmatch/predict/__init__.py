@@ -1,0 +1,1 @@
+"""A trained model in use: load, predict, save, export, publish."""

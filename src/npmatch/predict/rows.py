@@ -1,0 +1,148 @@
+"""Rows written to a file as they come: CSV, Parquet or JSON lines, in constant memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Literal
+
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.files import in_utf8, open_new, unfinished
+
+Kind = Literal["text", "number", "flag", "texts", "numbers"]
+Columns = Mapping[str, Kind]  # name → what its cells hold, in the order of the file
+Row = dict[str, Any]
+
+
+class RowFile:
+    """Writes beside the file and renames at the end, so that a half-written result never bears its name."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        """Nothing is created before `with`."""
+        self.path = path
+        self.columns = columns
+        self.temporary = unfinished(path)
+
+    def __enter__(self) -> RowFile:
+        """Opens the unfinished file."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.open()
+        except OSError as error:
+            raise self.unwritable(error) from error
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Leaves a whole file, or, after an error, none."""
+        try:
+            self.close()
+            if kind is None:
+                os.replace(self.temporary, self.path)
+        except OSError as problem:
+            kind = OSError
+            raise self.unwritable(problem) from problem
+        finally:
+            if kind is not None:
+                self.temporary.unlink(missing_ok=True)
+
+    def write(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        try:
+            self.append(rows)
+        except OSError as error:
+            raise self.unwritable(error) from error
+
+    def unwritable(self, error: OSError) -> NPMatchError:
+        """One line on a disk that does not take the file."""
+        return NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})")
+
+    def open(self) -> None:
+        """Opens the unfinished file."""
+        raise NotImplementedError
+
+    def append(self, rows: list[Row]) -> None:
+        """Writes some rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Finishes it."""
+        raise NotImplementedError
+
+
+class _TextFile(RowFile):
+    def open(self) -> None:
+        self.file = TextIOWrapper(open_new(self.temporary), "utf-8", "surrogateescape", newline="")
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class CsvFile(_TextFile):
+    """Comma-separated; lists as JSON, flags as true and false."""
+
+    def open(self) -> None:
+        """Writes the header."""
+        super().open()
+        self.csv = csv.DictWriter(self.file, list(self.columns))
+        self.csv.writeheader()
+
+    def append(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        as_json = [name for name, kind in self.columns.items() if kind in ("texts", "numbers", "flag")]
+        self.csv.writerows(
+            {**row, **{name: json.dumps(row[name], ensure_ascii=False) for name in as_json}} for row in rows
+        )
+
+
+class JsonLinesFile(_TextFile):
+    """One JSON object per line."""
+
+    def append(self, rows: list[Row]) -> None:
+        """Appends rows."""
+        self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+class ParquetFile(RowFile):
+    """Parquet, a row group per batch."""
+
+    def open(self) -> None:
+        """Fixes the schema, so that an empty result is a valid file too."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = {"text": pa.string(), "number": pa.float32(), "flag": pa.bool_()}
+        types |= {f"{kind}s": pa.list_(types[kind]) for kind in ("text", "number")}
+        self.schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
+        self.file = open_new(self.temporary)
+        self.parquet = pq.ParquetWriter(self.file, self.schema)
+
+    def append(self, rows: list[Row]) -> None:
+        """Appends a row group."""
+        import pyarrow as pa
+
+        texts = [name for name, kind in self.columns.items() if kind == "text"]
+        encodable = [{**row, **{name: in_utf8(row[name]) for name in texts}} for row in rows]
+        self.parquet.write_table(pa.Table.from_pylist(encodable, schema=self.schema))
+
+    def close(self) -> None:
+        """Writes the footer."""
+        with self.file:
+            self.parquet.close()
+
+
+FORMATS: dict[str, type[CsvFile] | type[JsonLinesFile] | type[ParquetFile]] = {
+    ".csv": CsvFile,
+    ".jsonl": JsonLinesFile,
+    ".parquet": ParquetFile,
+}
+
+
+def open_rows(path: Path, columns: Columns) -> RowFile:
+    """The file of rows for a path's ending."""
+    if path.suffix not in FORMATS:
+        raise NoSuchChoiceError("output format", path.suffix or str(path), list(FORMATS))
+    return FORMATS[path.suffix](path, columns)

@@ -1,0 +1,1 @@
+"""A run from its request to its report, and what can be done with a finished one."""

@@ -1,0 +1,182 @@
+"""A run's parts, put together from its configuration: data, views, algorithm, loop, evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from npmatch.algorithms import Algorithm, find_algorithm
+from npmatch.augment import make_policy
+from npmatch.backbones import make_backbone
+from npmatch.config.tree import Config
+from npmatch.data import Dataset, ImageSet, Sampler, Split, Stream, make_stream
+from npmatch.data.split import evaluation_set
+from npmatch.distributed.ranks import joined, my_share, world
+from npmatch.draws import mix
+from npmatch.errors import NPMatchError
+from npmatch.heads import backbones_in, synchronise_norms
+from npmatch.metrics import scores
+from npmatch.predict.batches import predict_together
+from npmatch.predict.saved import ModelCard
+from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
+from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
+from npmatch.types import Prediction, Task, Views
+
+
+@dataclass
+class Evaluator:
+    """The averaged model on the held-out images."""
+
+    algorithm: Algorithm
+    ema: EMA
+    held_out: ImageSet | None
+    card: ModelCard
+    device: torch.device
+    batch: int
+    dataset: Dataset
+    split: Split
+
+    def predict(self) -> Prediction | None:
+        """What it says of them; nothing where there are none."""
+        if self.held_out is None:
+            return None
+        self.algorithm.eval()
+        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
+            prediction = predict_together(
+                self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch
+            )
+        self.algorithm.train()
+        return prediction
+
+    def scores(self, prediction: Prediction | None) -> dict[str, float]:
+        """What that is worth."""
+        if self.held_out is None or prediction is None:
+            return {}
+        return scores(prediction, self.held_out.labels).asdict()
+
+    def __call__(self) -> dict[str, float]:
+        """Both, for the loop."""
+        return self.scores(self.predict())
+
+
+def assemble(
+    config: Config,
+    dataset: Dataset,
+    split: Split,
+    device: torch.device,
+    display: Display,
+    stream: Stream | None = None,
+) -> tuple[Trainer, Evaluator]:
+    """The loop at its first step, on data in memory; it leaves nothing on disk."""
+    t = config.training
+    algorithm = build_algorithm(config, dataset, split, device)
+    make_views = ViewMaker(
+        make_policy(config.augment, dataset.train.images.shape, dataset.mean),
+        algorithm.views,
+        dataset.mean,
+        dataset.std,
+        t.channels_last,
+    )
+    sampler = make_sampler(config, split, algorithm.views, display)
+    d = config.data
+    if stream is None:
+        stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
+    update = Update(algorithm, t)
+    evaluator = Evaluator(
+        algorithm,
+        update.ema,
+        evaluation_set(dataset, split),
+        make_card(config, dataset, split),
+        device,
+        t.eval_batch,
+        dataset,
+        split,
+    )
+    trainer = Trainer(
+        algorithm=algorithm,
+        update=update,
+        stream=stream,
+        make_views=make_views,
+        meter=Meter(len(dataset.class_names), labels_to_judge_by(dataset, split).to(device)),
+        recorder=Unrecorded(),
+        checkpoints=Unsaved(),
+        display=display,
+        evaluate=evaluator,
+        config=t,
+        seed=config.seed,
+    )
+    use_fused_kernels(trainer, dataset.train.images.shape)
+    if is_compiled(t, device):
+        compile_step(trainer)
+    return trainer, evaluator
+
+
+def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Algorithm:
+    """The algorithm with fresh weights, a function of the configuration and its seed."""
+    torch.manual_seed(mix(config.seed, "weights"))
+    task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
+    backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
+    algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
+    t, on_cuda = config.training, device.type == "cuda"
+    if joined() and t.sync_norm:
+        for seeing_a_share in backbones_in(algorithm):
+            synchronise_norms(seeing_a_share)
+    if on_cuda and t.channels_last:
+        algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
+        algorithm.model.autocast = torch.bfloat16
+    return algorithm
+
+
+def labels_to_judge_by(dataset: Dataset, split: Split) -> Tensor:
+    """What is known of the unlabelled images, for the log alone: their labels, −1 where one is unknown or learnt from.
+
+    The unlabelled set has the labelled images in it. That they get the right pseudo-labels says nothing of the others.
+    """
+    labels = dataset.train.labels.clone()
+    labels[split.labeled] = -1
+    return labels[split.unlabeled]
+
+
+def refuse_unequal_shares(batch: int, ranks: int) -> None:
+    """Where a global batch cannot be divided, says which can."""
+    if batch % ranks:
+        near = max(batch // ranks, 1) * ranks
+        raise NPMatchError(f"training.batch={batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
+
+
+def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
+    """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
+    t, available, ranks = config.training, len(split.unlabeled), world()
+    refuse_unequal_shares(t.batch, ranks)
+    learns_from_unlabeled = views.weak + views.strong > 0
+    if learns_from_unlabeled and available < ranks:
+        raise NPMatchError(
+            f"{config.data.source}: no unlabelled image is left to learn from; give some, set "
+            "data.include_labeled=true, or --algorithm supervised"
+        )
+    unlabeled = t.batch * t.unlabeled_ratio if learns_from_unlabeled else 0
+    if unlabeled > available:
+        fewer = available - available % ranks
+        display.say(f"unlabelled batch: {fewer} images, as there are fewer than {unlabeled}")
+        unlabeled = fewer
+    return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
+
+
+def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
+    """What prediction needs to know beside the weights."""
+    channels, side, _ = dataset.train.images.shape
+    return ModelCard(
+        algorithm=config.name,
+        algorithm_config=config.nested()["algorithm"],
+        backbone_config=config.nested()["backbone"],
+        class_names=tuple(dataset.class_names),
+        channels=channels,
+        stored_side=side,
+        side=config.augment.size or side,
+        mean=dataset.mean,
+        std=dataset.std,
+        num_labeled=len(split.labeled),
+    )

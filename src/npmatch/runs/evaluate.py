@@ -1,0 +1,116 @@
+"""A finished run's model on the images it is measured on: `evaluate_run`, and the report of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from npmatch.config.tree import Config
+from npmatch.data import ImageSet
+from npmatch.data.identity import describe_data, refuse_unequal
+from npmatch.data.split import evaluation_set, test_set
+from npmatch.decide import Calibration
+from npmatch.distributed.devices import choose_device
+from npmatch.distributed.ranks import group, world
+from npmatch.errors import NPMatchError
+from npmatch.metrics import scores
+from npmatch.predict.batches import predict_together
+from npmatch.predict.classifier import load
+from npmatch.predict.saved import ModelCard
+from npmatch.report import RunRecord, gallery_indices, write_report
+from npmatch.runs.open import open_run_data
+from npmatch.training import read_records
+from npmatch.types import Prediction
+from npmatch.user_code import trusting
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished run's model on its held-out images."""
+
+    config: Config  # of the run
+    card: ModelCard  # of the model: classes, normalisation
+    held_out: ImageSet  # the images, with their labels
+    prediction: Prediction  # what the model says of them
+    calibration: Calibration | None = None  # None too where it was fitted on these very images
+
+    @property
+    def scores(self) -> dict[str, float | int]:
+        """Error, top-5 error, ECE and UCE in %, NLL in nats, Brier, and n, the number of images."""
+        return scores(self.prediction, self.held_out.labels).asdict()
+
+    @property
+    def temperature(self) -> float | None:
+        """That was fitted on other labels; None where there is none."""
+        return None if self.calibration is None else self.calibration.temperature
+
+    @property
+    def calibrated(self) -> Prediction | None:
+        """The prediction at the temperature; None where there is none."""
+        return None if self.calibration is None or self.temperature is None else self.calibration.apply(self.prediction)
+
+    @property
+    def num_held_out(self) -> int:
+        """Labels the calibration was fitted on."""
+        return 0 if self.calibration is None else self.calibration.n
+
+
+def evaluate_run(
+    folder: str | Path, data: str | Path | None = None, device: str | None = None, trust_code: bool = False
+) -> Evaluation:
+    """Loads a run's model and data again and predicts the held-out images.
+
+    `data` says where the images are, if they have moved; `trust_code` whether the run's files may name Python of yours
+    (`package.module:name`), which is then run.
+    """
+    folder = Path(folder)
+    with trusting(trust_code), group(choose_device(device)):
+        classifier = load(folder, device)
+        run = open_run_data(folder, data)
+        if world() > 1:
+            refuse_unequal(describe_data(run.dataset, run.split))
+        held_out = evaluation_set(run.dataset, run.split)
+        if held_out is None:
+            raise NPMatchError(
+                f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
+                "test/<class>/ and give --data DIR"
+            )
+        batch = run.config.training.eval_batch
+        prediction = predict_together(classifier.model, held_out.images, classifier.card, classifier.device, batch)
+    tested = test_set(run.dataset, run.split) is not None
+    calibration = honest_calibration(classifier.calibration, tested)
+    return Evaluation(run.config, classifier.card, held_out, prediction, calibration)
+
+
+def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibration | None:
+    """What may be measured on the evaluation images: nothing that was fitted on these very images.
+
+    `tested` says whether they are test images, and not for lack of any the ones held out.
+    """
+    fitted_on_them = calibration is not None and calibration.source == "data.validation" and not tested
+    return None if fitted_on_them else calibration
+
+
+def write_run_report(
+    folder: Path, found: Evaluation, comparison: list[dict[str, Any]] | None = None, path: Path | None = None
+) -> Path:
+    """RUN/report.html, or another path."""
+    config, held_out = found.config, found.held_out
+    shown = gallery_indices(found.prediction, held_out.labels)
+    pictures = held_out.images.take(torch.tensor(shown))
+    record = RunRecord(
+        title=f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}",
+        config=config.nested(),
+        records=read_records(folder),
+        class_names=found.card.class_names,
+        prediction=found.prediction,
+        y=held_out.labels,
+        gallery=dict(zip(shown, pictures, strict=True)),
+        comparison=comparison or [],
+        num_labeled=found.card.num_labeled,
+        calibration=found.calibration,
+    )
+    return write_report(record, path or folder / "report.html")

@@ -1,0 +1,226 @@
+"""Settings nobody gave: they follow from the files, explicit ones win, and a resumed run keeps them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import npmatch
+from npmatch.cli import main
+from npmatch.config.choices import make_choices, pretrained_at_hand, usual_side
+from npmatch.config.resolve import resolve_config
+from npmatch.config.tree import make_config, read_config_file
+from npmatch.data.check.check import list_data
+from npmatch.data.sources.listing import ListedFile, Listing
+from npmatch.errors import NPMatchError
+from npmatch.training import pace
+from tiny import TINY
+
+SHORT = {key: value for key, value in TINY.items() if key not in ("training.iterations", "algorithm.max_entropy")} | {
+    "data.image_size": 8,
+    "backbone.name": "cnn",
+    "augment.padding": 1,
+}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", 40)
+
+
+def write_photos(root, side, classes=("cat", "dog"), labels=4, test=True):
+    parts = [f"labeled/{name}/{i}.png" for name in classes for i in range(labels)]
+    parts += [f"unlabeled/{i}.png" for i in range(20)]
+    parts += [f"test/{name}/0.png" for name in classes] * test
+    for seed, part in enumerate(parts):
+        (root / part).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(seed).integers(0, 256, (side, side + 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / part)
+    return root
+
+
+def chosen(listing, on_cuda=False, **given):
+    given = {key.replace("__", "."): value for key, value in given.items()}
+    return {choice.key: choice.value for choice in make_choices(listing, given, on_cuda)}
+
+
+def listing_of(classes, labels=8, unlabeled=1000, test=10):
+    files = [ListedFile(f"labeled/{name}/{i}.jpg", "labeled", name) for name in classes for i in range(labels)]
+    files += [ListedFile(f"unlabeled/{i}.jpg", "unlabeled") for i in range(unlabeled)]
+    files += [ListedFile(f"test/{name}/{i}.jpg", "test", name) for name in classes for i in range(test)]
+    return Listing(root="nowhere", classes=list(classes), files=files)
+
+
+@pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 8), (16, 16), (28, 24), (40, 32), (47, 32), (300, 48)])
+def test_the_size_follows_from_the_files_and_never_enlarges(tmp_path, side, size, monkeypatch):
+    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: None)
+    listing = list_data(write_photos(tmp_path / "photos", side))
+    assert usual_side(listing) == side
+    assert chosen(listing)["data.image_size"] == size
+
+
+def test_broken_files_do_not_matter(photos):
+    for i in range(5):
+        (photos / f"unlabeled/{i}.png").write_bytes(b"no picture")
+    assert usual_side(list_data(photos)) == 40
+
+
+def test_the_papers_thresholds_at_its_numbers_of_classes():
+    ten, thousand = (chosen(listing_of([f"c{i}" for i in range(k)], 4, 10)) for k in (10, 1000))
+    assert ten["algorithm.max_entropy"] == 0.4
+    assert "algorithm.confidence" not in ten
+    assert thousand["algorithm.max_entropy"] == pytest.approx(1.2)
+    assert thousand["algorithm.confidence"] == pytest.approx(0.7)
+    two = chosen(listing_of("ab"))
+    assert two["algorithm.max_entropy"] == pytest.approx(0.4 * math.log(2) / math.log(10), abs=1e-3)
+    hundred = chosen(listing_of([f"c{i}" for i in range(100)], 4, 10))
+    assert "algorithm.confidence" not in hundred
+
+
+def test_an_algorithm_gets_only_keys_it_has():
+    assert chosen(listing_of("ab"))["training.clip"] == 1
+    keys = chosen(listing_of("ab"), algorithm__name="fixmatch")
+    assert not [key for key in keys if key.startswith("algorithm.")]
+    assert "training.clip" not in keys
+    assert make_config({**keys, "algorithm.name": "fixmatch"}).name == "fixmatch"
+
+
+def test_characters_are_not_mirrored():
+    assert chosen(listing_of("0123456789"))["augment.policy"] == "digits"
+    assert chosen(listing_of(["cat", "dog"]))["augment.policy"] == "natural"
+
+
+def test_alignment_where_classes_are_balanced():
+    listing = listing_of(["cat", "dog"])
+    assert chosen(listing)["algorithm.alignment"] is True
+    listing.files = [file for file in listing.files if not file.name.startswith("labeled/cat") or "0" in file.name]
+    assert chosen(listing)["algorithm.alignment"] is False
+
+
+def test_batches_of_tiny_sets():
+    assert chosen(listing_of("ab", labels=3))["training.batch"] == 8
+    assert chosen(listing_of("ab", labels=6))["training.batch"] == 16
+    assert chosen(listing_of("ab", labels=500))["training.batch"] == 32
+    assert chosen(listing_of("ab", labels=500, unlabeled=0))["training.unlabeled_ratio"] == 4
+    assert chosen(listing_of("ab", labels=8, unlabeled=5))["training.unlabeled_ratio"] == 1
+
+
+def test_labels_are_held_out_where_there_is_no_test_and_there_are_enough():
+    assert chosen(listing_of("ab", labels=10, test=0))["data.validation"] == 0.2
+    assert "data.validation" not in chosen(listing_of("ab", labels=9, test=0))
+    assert "data.validation" not in chosen(listing_of("ab", labels=10, test=1))
+
+
+def test_a_gpu_gets_the_literatures_networks(photos):
+    on_gpu = chosen(list_data(photos), on_cuda=True)
+    assert (on_gpu["backbone.name"], on_gpu["training.batch"]) == ("wrn-28-2", 8)
+    assert chosen(listing_of("ab", labels=500), on_cuda=True)["training.batch"] == 64
+
+
+def test_pretrained_weights_are_taken_where_they_are_at_hand(tmp_path, monkeypatch):
+    cache = tmp_path / "hub"
+    assert pretrained_at_hand(False, str(cache)) is None
+    model = cache / "models--timm--resnet18.tv_in1k"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs/main").write_text("abc")
+    (model / "snapshots/abc").mkdir(parents=True)
+    (model / "snapshots/abc/model.safetensors").touch()
+    assert pretrained_at_hand(False, str(cache)) == "resnet18.tv_in1k"
+    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: "resnet18.tv_in1k")
+    large, small = (chosen(list_data(write_photos(tmp_path / str(side), side))) for side in (200, 40))
+    assert large["backbone.name"] == "timm:resnet18.tv_in1k"
+    assert large["backbone.pretrained"] is True
+    assert large["data.image_size"] == 96
+    assert small["backbone.name"] == "cnn"
+
+
+def test_explicit_settings_win_and_the_others_follow_them(photos, tmp_path):
+    config = resolve_config(data=photos, overrides={"data.image_size": "16", "algorithm.max_entropy": "0.3"})
+    assert (config.data.image_size, config.algorithm.max_entropy) == (16, 0.3)
+    assert (config.augment.padding, config.augment.operations) == (2, 1)
+    config = resolve_config(data=photos, overrides={"backbone.name": "wrn-28-2"})
+    assert (config.backbone.width, config.backbone.stem_stride) == (48, 1)
+    file = tmp_path / "mine.yaml"
+    file.write_text("training:\n  batch: 24\n")
+    assert resolve_config(data=photos, config_file=file).training.batch == 24
+    assert resolve_config("digits-40").augment.padding == 1, "a recipe is a choice already"
+
+
+def test_choices_are_printed_stored_and_kept_by_a_resumed_run(photos, tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+    words = [f"{key}={value}" for key, value in {**SHORT, "training.iterations": 4}.items()]
+    command = ["train", "--data", str(photos), "--out", str(run), "--device", "cpu", *words]
+    assert main(command) == 0
+    err = capsys.readouterr().err
+    assert "algorithm.max_entropy" in err
+    assert "K = 2" in err
+    assert "data.image_size" not in err, "it was given"
+    stored = read_config_file(run / "config.yaml")
+    assert stored["algorithm.max_entropy"] == 0.12
+    monkeypatch.setattr("npmatch.config.choices.ENTROPY_SHARE", 9.0)  # as another version might choose
+    assert main([*command, "--resume"]) == 0
+    assert "finished already" in capsys.readouterr().err
+    assert main([*command, "--resume", "algorithm.max_entropy=0.5"]) == 2
+
+
+def test_an_average_is_filled_by_the_steps_there_are():
+    listing = listing_of("ab")
+    assert "training.ema" not in chosen(listing)
+    assert "training.ema" not in chosen(listing, training__iterations="500")
+    for steps in (1, 5, 30, 450):
+        assert chosen(listing, training__iterations=str(steps))["training.ema"] ** steps < 0.01
+    assert "training.ema" not in chosen(listing, training__iterations=30, training__ema=0.99)
+    assert chosen(listing, on_cuda=True)["training.ema"] == 0.999
+    assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.995
+
+
+def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda minutes, trainer, device: round(10 * minutes))
+    run = tmp_path / "run"
+    words = [f"{key}={value}" for key, value in SHORT.items()]
+    command = ["train", "--data", str(photos), "--out", str(run), "--device", "cpu", *words, "--minutes", "1.2"]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 2
+    stored = read_config_file(run / "config.yaml")
+    assert (stored["training.iterations"], stored["training.eval_every"]) == (12, 10)
+    assert stored["training.ema"] ** 12 < 0.01  # the random start's share of the averaged weights
+    assert [r["step"] for r in npmatch.fit(out=run, resume=True, quiet=True).records() if r["kind"] == "final"] == [12]
+    assert main([*command, "--resume"]) == 0
+    assert "finished already" in capsys.readouterr().err
+
+
+def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda minutes, trainer, device: 20)
+    words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}
+    run = npmatch.fit("digits-40", out=tmp_path / "run", minutes=1, quiet=True, device="cpu", overrides=words)
+    stored = read_config_file(run.folder / "config.yaml")
+    assert (stored["training.iterations"], stored["training.eval_every"], stored["training.checkpoint_every"]) == (
+        20,
+        2,
+        2,
+    )
+
+
+def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "MOST_STEPS", 3)
+    monkeypatch.setattr("npmatch.runs.fit.AT_LEAST", 8)
+    monkeypatch.setattr(pace, "AT_LEAST", 8)
+    real = pace.steps_within
+    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda *args: min(5, real(*args)))
+    measured = npmatch.fit(data=photos, out=tmp_path / "a", minutes=1, quiet=True, device="cpu", overrides=SHORT)
+    told = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
+    plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=told)
+    files = [run.folder / "model.safetensors" for run in (measured, plain)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_minutes_and_iterations_are_not_both(photos, tmp_path):
+    for minutes, words, message in [
+        (1, {"training.iterations": 5}, "not both"),
+        (0, {}, "above 0"),
+        (-1, {}, "above 0"),
+    ]:
+        with pytest.raises(NPMatchError, match=message):
+            npmatch.fit(data=photos, out=tmp_path / "run", minutes=minutes, overrides=words)

@@ -1,0 +1,190 @@
+"""Configuration: layers, types, and errors that name the nearest valid choice."""
+
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from npmatch.algorithms import Algorithm
+from npmatch.config.recipes import COLUMNS, RECIPES, recipe_layer
+from npmatch.config.resolve import resolve_config
+from npmatch.config.tree import differences, flatten, make_config, parse_overrides, read_config_file, write_config
+from npmatch.errors import NPMatchError
+
+
+def test_later_layers_win_and_text_becomes_typed():
+    config = make_config({"training.iterations": 5, "algorithm.samples": 3}, {"training.iterations": "200"})
+    assert config.training.iterations == 200
+    assert config.algorithm.samples == 3
+    config = make_config(
+        {}, parse_overrides(["algorithm.alignment=true", "algorithm.alpha=none", "augment.crop_scale=0.5,1"])
+    )
+    assert config.algorithm.alignment is True
+    assert config.algorithm.alpha is None
+    assert config.augment.crop_scale == (0.5, 1.0)
+
+
+class OwnAlgorithm(Algorithm):
+    """A user's, whose words mean other things than ours of the same name."""
+
+    @dataclass(frozen=True)
+    class Config:
+        width: str = "wide"
+        window: int = 0
+        temperature: float = math.inf
+
+
+def test_our_bounds_are_no_bounds_of_a_users_algorithm():
+    name = f"{__name__}:OwnAlgorithm"
+    config = make_config({"algorithm.name": name}, {"algorithm.width": "narrow", "algorithm.window": "-1"})
+    assert config.algorithm == OwnAlgorithm.Config("narrow", -1)
+    assert make_config({}, config.flat()) == config  # as a run's file gives it back
+
+
+def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
+    config = make_config(
+        {"algorithm.targets": "trusted"}, {"preset": "reference", "algorithm.average": "probabilities"}
+    )
+    assert config.algorithm.targets == "split"
+    assert config.algorithm.decoder_width == "features"
+    assert config.algorithm.average == "probabilities"
+    assert config.training.schedule == "cosine-63-128"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["algorithm.divergance=kl"], "did you mean 'algorithm.divergence'"),
+        (["training.iterations=many"], "training.iterations=many: input should be a valid integer"),
+        (["algorithm.divergence=kll"], "algorithm.divergence=kll: input should be 'js', 'js_dual' or 'kl'"),
+        (["preset=referense"], "did you mean 'reference'"),
+        (["=3"], "key=value"),
+        (["algorithm.name=npmach"], "did you mean 'npmatch'"),
+        (["algorithm.name=fixmatch", "preset=paper"], "unknown preset 'paper'; there is none"),
+    ],
+)
+def test_bad_words_give_one_line(tokens, message):
+    with pytest.raises(NPMatchError, match=message):
+        make_config({}, parse_overrides(tokens))
+
+
+def test_unknown_recipe_and_nothing_to_train_on():
+    with pytest.raises(NPMatchError, match="did you mean 'cifar10-250'"):
+        resolve_config("cifar10-251")
+    with pytest.raises(NPMatchError, match="name a recipe"):
+        resolve_config()
+
+
+def test_a_configuration_survives_its_file(tmp_path):
+    config = resolve_config("imagenet-100k", overrides=["algorithm.alpha=0.25", "seed=7"])
+    write_config(config, tmp_path / "config.yaml")
+    again = make_config({}, read_config_file(tmp_path / "config.yaml"))
+    assert again == config
+    other = make_config({}, {**read_config_file(tmp_path / "config.yaml"), "seed": 8})
+    assert differences(config, other) == ["seed: 7 → 8"]
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
+def test_a_bad_file_is_named(tmp_path, text):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(NPMatchError, match=r"bad\.yaml"):
+        read_config_file(path)
+
+
+def test_flatten_is_the_inverse_of_nested():
+    config = make_config({})
+    assert make_config({}, flatten(config.nested())) == config
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_valid_and_has_the_papers_settings(name):
+    config = make_config(recipe_layer(name, "npmatch"))
+    assert config.recipe == name
+    if name in COLUMNS:
+        assert (config.training.batch, config.training.unlabeled_ratio, config.training.learning_rate) == (
+            64,
+            7,
+            0.03,
+        )
+        assert config.training.iterations == 2**20
+        assert str(config.data.labels) == name.split("-")[1]
+        assert (config.algorithm.confidence, config.algorithm.max_entropy) == (0.95, 0.4)
+
+
+def test_what_a_data_set_changes_in_an_algorithm():
+    for labels in (40, 250):
+        config = make_config(recipe_layer(f"fashion-mnist-{labels}", "npmatch"))
+        assert config.data.labels == labels
+        assert config.algorithm.alignment is True
+    assert make_config(recipe_layer("cifar10-40", "npmatch")).algorithm.alignment is False
+
+
+@pytest.mark.parametrize(
+    ("recipe", "algorithm", "settings"),
+    [
+        ("cifar10-40", "npmatch", {"backbone.name": "wrn-28-2", "training.weight_decay": 5e-4}),
+        ("cifar100-400", "npmatch", {"backbone.name": "wrn-28-8", "training.weight_decay": 1e-3}),
+        ("stl10-40", "npmatch", {"backbone.name": "wrn-37-2", "training.weight_decay": 5e-4}),
+        ("imagenet-100k", "npmatch", {"backbone.name": "timm:resnet50", "training.weight_decay": 1e-4}),
+        ("imagenet-100k", "npmatch", {"training.batch": 256, "training.unlabeled_ratio": 1}),
+        ("imagenet-100k", "npmatch", {"training.learning_rate": 0.05, "augment.crop_scale": (0.2, 1.0)}),
+        ("cifar10-40", "npmatch", {"algorithm.samples": 10, "algorithm.bank": 2560, "training.ema": 0.999}),
+        ("cifar10-40", "npmatch", {"algorithm.divergence_weight": 0.01, "algorithm.unlabeled_weight": 1}),
+        ("cifar10-40", "fixmatch", {"algorithm.confidence": 0.95, "algorithm.unlabeled_weight": 1}),
+        ("cifar10-40", "flexmatch", {"algorithm.confidence": 0.95, "training.unlabeled_ratio": 7}),
+        (
+            "cifar10-40",
+            "uda",
+            {"algorithm.temperature": 0.4, "algorithm.confidence": 0.8, "algorithm.annealing": "off"},
+        ),
+        ("cifar10-40", "mixmatch", {"algorithm.temperature": 0.5, "algorithm.mixup": 0.5, "algorithm.ramp": 0.4}),
+        ("cifar10-40", "mixmatch", {"algorithm.unlabeled_weight": 100, "training.unlabeled_ratio": 1}),
+        ("cifar10-40", "remixmatch", {"algorithm.temperature": 0.5, "algorithm.mixup": 0.75, "algorithm.ramp": 1 / 64}),
+        ("cifar10-40", "remixmatch", {"algorithm.unlabeled_weight": 1.5, "training.unlabeled_ratio": 1}),
+        ("cifar10-40", "remixmatch", {"algorithm.strong_weight": 0.5, "algorithm.rotation_weight": 0.5}),
+        ("cifar10-40", "comatch", {"algorithm.temperature": 0.2, "algorithm.smoothing": 0.9, "algorithm.window": 32}),
+        ("cifar10-40", "comatch", {"algorithm.graph_threshold": 0.8, "algorithm.contrastive_weight": 1}),
+        ("cifar10-40", "comatch", {"algorithm.bank": 5 * (7 + 1) * 64, "algorithm.embedding": 64}),
+        ("stl10-40", "comatch", {"algorithm.contrastive_weight": 5}),
+        ("cifar10-40", "semco", {"algorithm.confidence": 0.95, "algorithm.similarity": 0.7}),
+        ("cifar10-40", "semco", {"algorithm.group_distance": 0.2, "algorithm.semantic_weight": 3}),
+        ("cifar10-40", "mpl", {"algorithm.temperature": 0.7, "algorithm.confidence": 0.6, "algorithm.uda_weight": 8}),
+        ("cifar10-40", "mpl", {"algorithm.label_smoothing": 0.15, "algorithm.baseline_decay": 0.99}),
+        ("cifar10-40", "ups", {"algorithm.samples": 10, "algorithm.dropout": 0.3, "algorithm.max_std": 0.05}),
+        ("cifar10-40", "ups", {"algorithm.negative_confidence": 0.05, "algorithm.negative_max_std": 0.005}),
+    ],
+)
+def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):
+    config = make_config(recipe_layer(recipe, algorithm), {"algorithm.name": algorithm}).flat()
+    assert {key: config[key] for key in settings} == settings
+
+
+def test_the_papers_figures_stand_beside_the_recipes():
+    assert RECIPES["cifar10-40"].paper_error["npmatch"] == (4.91, 0.04)
+    assert RECIPES["stl10-40"].paper_error["npmatch"] == (14.20, 0.67)
+    assert RECIPES["cifar100-2500"].paper_error["remixmatch"] == (26.03, 0.35)
+    assert RECIPES["stl10-1000"].paper_error["npmatch/js_dual"] == (5.47, 0.19)
+    assert RECIPES["imagenet-100k"].paper_error["npmatch"] == (41.78, None)
+    imagenet = make_config(recipe_layer("imagenet-100k", "npmatch"))
+    assert (imagenet.algorithm.confidence, imagenet.algorithm.max_entropy, imagenet.algorithm.width) == (
+        0.7,
+        1.2,
+        256,
+    )
+
+
+def test_training_imports_without_pydantic():
+    code = "import sys; sys.modules['pydantic'] = None; import npmatch, npmatch.training, npmatch.runs.fit"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("word", ["training.momentum=-1", "training.momentum=5", "training.ema=2",
+                                  "backbone.norm_momentum=9", "training.unlabeled_ratio=0", "training.weight_decay=-1",
+                                  "data.workers=-1", "augment.cutout=2", "data.resident_share=1.5",
+                                  "training.unlabeled_ratio=-1"])  # fmt: skip
+def test_shares_and_ratios_that_cannot_be_are_named(word):
+    with pytest.raises(NPMatchError, match=word.split("=")[0]):
+        make_config({}, parse_overrides([word]))

@@ -1,0 +1,109 @@
+"""What one rank of a test does, in a process of its own: 20 steps of every algorithm on one global batch."""
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from npmatch import Algorithm
+from npmatch.config.resolve import resolve_config
+from npmatch.data import load_dataset, make_split
+from npmatch.runs.build import assemble
+from npmatch.training import Display, save_tensors
+from npmatch.types import Batch, Step
+
+STEPS = 20
+# So few steps make nothing sure of itself: thresholds that let some images through and hold some back.
+NP = {"algorithm.confidence": 0.13, "algorithm.max_entropy": 2.285, "algorithm.samples": 3, "algorithm.bank": 200}
+CASES = {
+    "npmatch-js": ("npmatch", {**NP, "algorithm.divergence": "js"}),
+    "npmatch-js_dual": (
+        "npmatch",
+        {**NP, "algorithm.divergence": "js_dual", "algorithm.targets": "split", "algorithm.weak_norm": "running"},
+    ),
+    "npmatch-kl": (
+        "npmatch",
+        {**NP, "algorithm.divergence": "kl", "algorithm.targets": "trusted", "algorithm.weak_norm": "own"},
+    ),
+    "with-a-norm-behind": ("rank_worker:WithANormBehind", {}),
+    "supervised": ("supervised", {}),
+    "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),
+    "flexmatch": ("flexmatch", {"algorithm.confidence": 0.18}),
+    "uda": ("uda", {"algorithm.confidence": 0.18, "algorithm.annealing": "linear"}),
+    "mixmatch": ("mixmatch", {}),
+    "remixmatch": ("remixmatch", {}),
+    "comatch": ("comatch", {"algorithm.confidence": 0.18, "algorithm.graph_threshold": 0.1, "algorithm.bank": 200}),
+    "semco": ("semco", {"algorithm.confidence": 0.18, "algorithm.similarity": 0.3, "algorithm.hidden": 16}),
+    "mpl": ("mpl", {"algorithm.confidence": 0.18}),
+    "ups": (
+        "ups",
+        {
+            "algorithm.confidence": 0.18,
+            "algorithm.dropout": 0.0,
+            "algorithm.samples": 2,
+            "algorithm.negative_confidence": 0.09,
+        },
+    ),
+}
+
+
+class WithANormBehind(Algorithm):
+    """A user's own, whose norm sees the features of the whole batch on every rank."""
+
+    def __init__(self, backbone, task, config=None):
+        super().__init__(backbone, task, config)
+        self.projection = nn.Sequential(nn.Linear(int(backbone.num_features), 8), nn.BatchNorm1d(8))
+
+    def loss(self, batch, progress):
+        f_x, f_weak, f_strong = self.model.features_together(batch.x, *batch.weak, *batch.strong)
+        apart = (self.projection(f_weak) - self.projection(f_strong)).square().mean()
+        loss = F.cross_entropy(self.model.head(f_x), batch.y) + apart
+        return Step(loss, {"loss_apart": apart.detach()})
+
+
+def train_cases(rank: int, world: int, folder: Path) -> None:
+    """Writes losses and final state of every case; world 0 is one process without a group."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    if world:
+        store = dist.FileStore(str(folder / f"store-{world}"), world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    for name in CASES:
+        save_tensors(folder / f"{name}-{world}-{rank}.safetensors", train_case(name))
+    if world:
+        dist.destroy_process_group()
+    os._exit(0)  # libraries' own farewells take longer than the test
+
+
+def train_case(name: str) -> dict[str, torch.Tensor]:
+    algorithm, settings = CASES[name]
+    sizes = {"training.batch": 48, "training.unlabeled_ratio": 2, "training.iterations": 40, "backbone.width": 4}
+    config = resolve_config("digits-40", algorithm=algorithm, overrides={**sizes, **settings})
+    dataset = load_dataset("digits")
+    split = make_split(dataset, config.data.labels, config.seed)
+    trainer, _ = assemble(config, dataset, split, torch.device("cpu"), Display("", 0, quiet=True))
+    trainer.algorithm.double().train()  # buffers that were given in float32 as well
+    trainer.make_views = in_double(trainer.make_views)
+    values: dict[str, list[float]] = {}
+    for raw in trainer.stream.batches(0, STEPS):
+        trainer.take_step(raw)
+        for key, value in trainer.meter.read().items():
+            values.setdefault(f"log/{key}", []).append(value)
+    logs = {key: torch.tensor(column) for key, column in values.items()}
+    return logs | {f"state/{key}": value for key, value in trainer.algorithm.state_dict().items()}
+
+
+def in_double(make_views):
+    """Views are made in float32, as ever, and handed on in float64."""
+
+    def make(raw) -> Batch:
+        torch.set_default_dtype(torch.float32)
+        batch = make_views(raw)
+        torch.set_default_dtype(torch.float64)
+        views = {key: tuple(view.double() for view in getattr(batch, key)) for key in ("weak", "strong")}
+        return batch._replace(x=batch.x.double(), **views)
+
+    return make

@@ -1,0 +1,68 @@
+"""What one rank of two does in tests of whole runs: train, stop, go on, evaluate, predict."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import npmatch
+from npmatch.errors import InterruptedRunError, NPMatchError
+from npmatch.predict.files import predict_files
+from npmatch.training.loop import Trainer
+from tiny import stop_tiny, train_tiny
+
+WORLD = 2
+BATCHES = {"training__eval_batch": 100}  # so that ranks take turns at the 360 test images
+
+
+def do_everything(rank: int, folder: Path) -> None:
+    """Each thing in its own folder; what cannot be read from there goes into told-RANK.json."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), WORLD)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    told = {}
+    run = train_tiny(folder / "straight", **BATCHES)
+    told["scores"] = run.scores
+    stop_tiny(folder / "stopped", 12, **BATCHES)
+    stop_tiny(folder / "stopped-for-one", 12, **BATCHES)
+    train_tiny(folder / "stopped", resume=True, **BATCHES)
+    train_tiny(folder / "local-norm", training__sync_norm=False)
+    told["signal"] = stopped_by_signal(folder / "signal", rank)
+    told["uneven"] = refused(folder / "uneven", training__batch=9)
+    told["again"] = refused(folder / "straight")
+    told["evaluation"] = npmatch.evaluate_run(run.folder).prediction.probs.tolist()
+    pictures = folder / "pictures"
+    told["predicted"] = predict_files(npmatch.load(run.folder), [pictures], folder / "two.csv", batch_size=3)
+    (folder / f"told-{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+def stopped_by_signal(folder: Path, rank: int) -> list[int]:
+    """Only the last rank is asked to stop, after its third step; says after which step this rank did, and its code."""
+    take_step = Trainer.take_step
+
+    def signalled(self, raw):
+        take_step(self, raw)
+        if self.step == 3 and rank == WORLD - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Trainer.take_step = signalled
+    try:
+        train_tiny(folder)
+    except InterruptedRunError as stopped:
+        return [stopped.step, stopped.exit_code]
+    finally:
+        Trainer.take_step = take_step
+    return []
+
+
+def refused(folder: Path, **changes) -> list[str]:
+    try:
+        train_tiny(folder, **changes)
+    except NPMatchError as error:
+        return [type(error).__name__, str(error)]
+    return []

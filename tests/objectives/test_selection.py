@@ -1,0 +1,92 @@
+"""Curriculum thresholds against FlexMatch's definition in plain Python; alignment against a loop."""
+
+from collections import Counter, deque
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npmatch.objectives.selection import Curriculum, WindowAlignment, align_to_uniform
+
+
+def plain_thresholds(assigned: list[int | None], classes: int, threshold: float) -> list[float]:
+    """Rebuilt from all images, as FlexMatch's paper defines it."""
+    counts = Counter(assigned)
+    largest = max(max(counts[c] for c in range(classes)), counts[None])
+    betas = [counts[c] / largest for c in range(classes)]
+    return [threshold * beta / (2 - beta) for beta in betas]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 5),
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 11), st.integers(0, 4), st.booleans()), min_size=1, max_size=12),
+        max_size=8,
+    ),
+)
+def test_curriculum_agrees_with_a_rebuild_from_all_images(classes, steps):
+    curriculum = Curriculum(12, classes, 0.95)
+    assigned: list[int | None] = [None] * 12
+    for step in steps:
+        rows = {image: (label % classes, confident) for image, label, confident in step}  # no image twice
+        for image, (label, confident) in rows.items():
+            if confident:
+                assigned[image] = label
+        labels, confident = zip(*rows.values(), strict=True)
+        curriculum.update(torch.tensor(list(rows)), torch.tensor(labels), torch.tensor(confident))
+        expected = plain_thresholds(assigned, classes, 0.95)
+        assert curriculum.thresholds().tolist() == pytest.approx(expected, rel=1e-6)
+    assert int(curriculum.counts.sum()) == 12
+    assert curriculum.assigned.tolist() == [classes if a is None else a for a in assigned]
+
+
+def test_thresholds_start_at_zero_and_reach_the_fixed_one():
+    curriculum = Curriculum(10, 2, 0.95)
+    assert curriculum.thresholds().tolist() == [0, 0]
+    curriculum.update(torch.arange(10), torch.arange(10) % 2, torch.ones(10, dtype=torch.bool))
+    assert curriculum.thresholds().tolist() == pytest.approx([0.95, 0.95])
+
+
+def test_state_is_saved():
+    curriculum = Curriculum(10, 2, 0.95)
+    curriculum.update(torch.arange(4), torch.ones(4, dtype=torch.long), torch.ones(4, dtype=torch.bool))
+    other = Curriculum(10, 2, 0.95)
+    other.load_state_dict(curriculum.state_dict())
+    assert other.thresholds().tolist() == curriculum.thresholds().tolist() != [0, 0]
+
+
+def test_alignment_divides_by_the_batch_mean_and_normalises():
+    probs = torch.softmax(torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), -1)
+    mean = [sum(float(p[k]) for p in probs) / 5 for k in range(3)]
+    for row, aligned in zip(probs, align_to_uniform(probs), strict=True):
+        ratios = [float(row[k]) / mean[k] for k in range(3)]
+        assert aligned.tolist() == pytest.approx([r / sum(ratios) for r in ratios], rel=1e-5)
+    assert align_to_uniform(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).isfinite().all()
+
+
+@pytest.mark.parametrize("target", [None, [0.5, 0.3, 0.2]])
+def test_window_alignment_agrees_with_a_deque_of_batch_means(target):
+    g = torch.Generator().manual_seed(0)
+    alignment, window = WindowAlignment(4, 3), deque(maxlen=4)
+    for _ in range(11):
+        probs = torch.softmax(2 * torch.randn(5, 3, generator=g), -1)
+        window.append([sum(float(p[k]) for p in probs) / 5 for k in range(3)])
+        mean = [sum(m[k] for m in window) / len(window) for k in range(3)]
+        aligned = alignment(probs, None if target is None else torch.tensor(target))
+        for row, found in zip(probs, aligned, strict=True):
+            ratios = [float(row[k]) * (target or [1, 1, 1])[k] / mean[k] for k in range(3)]
+            assert found.tolist() == pytest.approx([r / sum(ratios) for r in ratios], rel=1e-5)
+        restored = WindowAlignment(4, 3)
+        restored.load_state_dict(alignment.state_dict())
+        assert restored.mean().tolist() == pytest.approx(mean, rel=1e-5)
+
+
+def test_window_alignment_by_hand():
+    alignment = WindowAlignment(2, 2)
+    alignment(torch.tensor([[0.9, 0.1], [0.7, 0.3]]))  # mean 0.8, 0.2
+    aligned = alignment(torch.tensor([[0.4, 0.6]]), torch.tensor([0.5, 0.5]))  # window's mean 0.6, 0.4
+    first, second = 0.4 / 0.6, 0.6 / 0.4
+    assert aligned.tolist()[0] == pytest.approx([first / (first + second), second / (first + second)])
+    assert WindowAlignment(2, 2)(torch.tensor([[1.0, 0.0]])).tolist() == [[1, 0]]

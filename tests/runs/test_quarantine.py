@@ -1,0 +1,169 @@
+"""One broken file among thousands never stops a run: what is left out, and that every later step leaves it out too."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+
+import npmatch
+from few_photos import WORDS, save_photos
+from messy import make_messy
+from npmatch.cli import main
+from npmatch.data import Split, load_dataset
+from npmatch.errors import InterruptedRunError, NPMatchError
+from npmatch.runs.open import open_run_data
+from npmatch.training.loop import Trainer
+
+
+def fit(folder, data, **options):
+    overrides = {**WORDS, **options.pop("overrides", {})}
+    return npmatch.fit(data=data, out=folder, quiet=True, device="cpu", overrides=overrides, **options)
+
+
+@pytest.fixture(scope="module")
+def messy(tmp_path_factory):
+    return make_messy(tmp_path_factory.mktemp("messy") / "photos", unlabeled=20)
+
+
+@pytest.fixture(scope="module")
+def run(messy, tmp_path_factory):
+    return fit(tmp_path_factory.mktemp("runs") / "run", messy.root)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return save_photos(tmp_path / "photos")
+
+
+def left_out(folder):
+    return {row["path"]: row["reason"] for row in json.loads((folder / "quarantine.json").read_text())}
+
+
+def test_a_run_on_the_messy_folder_leaves_out_what_is_broken(messy, run):
+    listed = left_out(run.folder)
+    for entry in messy.damage.values():
+        if entry["reported_as"] in ("truncated", "empty-file", "not-an-image", "huge", "unreadable", "missing"):
+            assert {listed[name] for name in entry["files"]} == {entry["reported_as"]}
+    dataset = load_dataset("folder", messy.root, image_size=8)
+    split = Split.load(run.folder / "split.json", dataset)
+    out = {dataset.train.names[i] for i in split.left_out} | {dataset.test.names[i] for i in split.left_out_test}
+    assert out == listed.keys()
+    used = torch.cat([split.labeled, split.unlabeled])
+    assert not torch.isin(used, split.left_out).any()
+    assert len(used.unique()) + len(split.left_out) == len(dataset.train)
+    assert run.scores["n"] == len(dataset.test) - 1
+
+
+def test_names_that_are_not_utf8_are_trained_and_tested_on(photos, tmp_path):
+    for name in ("labeled/a/0.png", "unlabeled/8.png", "test/a/12.png"):
+        file = photos / name
+        file.rename(file.with_name(os.fsdecode(b"caf\xe9.png")))
+    run = fit(tmp_path / "run", photos)
+    assert (run.folder / "report.html").exists()
+    assert main(["evaluate", str(run.folder), "--json"]) == 0
+
+
+def test_a_class_without_test_images_has_no_figures(photos, tmp_path, capsys):
+    for file in (photos / "test" / "b").iterdir():
+        file.unlink()
+    run = fit(tmp_path / "run", photos)
+    capsys.readouterr()
+    assert main(["evaluate", str(run.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "nan" not in said
+    assert said.count("–") == 2
+
+
+def test_a_folder_that_is_not_used_is_a_warning(photos, tmp_path, capsys):
+    (photos / "test").rename(photos / "val")
+    fit(tmp_path / "run", photos)
+    assert "not used, as they lie beside labeled, unlabeled and test: 'val'" in capsys.readouterr().err
+
+
+def test_later_steps_leave_it_out_too(messy, run):
+    assert len(npmatch.evaluate_run(run.folder).held_out) == run.scores["n"]
+    data = open_run_data(run.folder)
+    names = data.unlabeled().names
+    assert names
+    assert not set(names) & left_out(run.folder).keys()
+    with pytest.raises(NPMatchError, match="no image of this run"):
+        data.book().set("unlabeled/empty.jpg", "1")
+
+
+def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
+    (photos / "unlabeled/8.png").write_bytes(b"")
+    whole = fit(tmp_path / "whole", photos)
+    take_step = Trainer.take_step
+
+    def stopping(self, raw):
+        take_step(self, raw)
+        if self.step == 4:
+            raise InterruptedRunError(self.step, 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "take_step", stopping)
+        with pytest.raises(InterruptedRunError):
+            fit(tmp_path / "run", photos)
+    with monkeypatch.context() as patch:  # the run's own list decides, so nothing is looked at again
+        patch.setattr("npmatch.runs.folder.check_first", None)
+        run = fit(tmp_path / "run", photos, resume=True)
+    assert left_out(run.folder) == {"unlabeled/8.png": "empty-file"} == left_out(whole.folder)
+    assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+
+
+def test_pictures_that_are_not_read_are_told(photos, tmp_path, capsys):
+    (photos / "unlabeled" / "phone.heic").write_bytes(b"")
+    fit(tmp_path / "run", photos, overrides={"training.iterations": 1})
+    told = " ".join(capsys.readouterr().err.split())
+    assert "1 picture(s) in a format that is not read are left out" in told
+    assert "'unlabeled/phone.heic'" in told
+
+
+def test_a_leak_is_loud_even_when_quiet(photos, tmp_path, capsys):
+    shutil.copy(photos / "test/a/12.png", photos / "labeled/a/leak.png")
+    words = [f"{key}={value}" for key, value in WORDS.items()]
+    run = tmp_path / "run"
+    assert main(["train", "--data", str(photos), "--out", str(run), "--json", "--device", "cpu", *words]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["n"] == 2
+    assert "warning: 1 training image(s) are test images too" in err
+    assert "labeled/a/leak.png" in err
+    assert left_out(run) == {"labeled/a/leak.png": "leak"}
+
+
+def test_a_summary_line_when_not_quiet(photos, tmp_path, capsys):
+    (photos / "unlabeled/8.png").write_bytes(b"")
+    npmatch.fit(data=photos, out=tmp_path / "run", device="cpu", overrides=WORDS)
+    assert "data: 14 files, 1 left out (1 empty-file; listed in quarantine.json)" in capsys.readouterr().err
+
+
+def test_without_the_check_a_broken_file_stops_the_run_by_name(photos, tmp_path):
+    (photos / "unlabeled/8.png").write_bytes(b"")
+    with pytest.raises(NPMatchError, match=r"unlabeled/8\.png: not a readable image"):
+        fit(tmp_path / "run", photos, overrides={"data.check": False})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_that_loses_all_its_images_fails_before_a_run_is_there(photos, tmp_path):
+    for path in (photos / "labeled/a").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(NPMatchError, match=r"class 'a': 0 labelled image.*check-data"):
+        fit(tmp_path / "run", photos)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_csv_may_list_files_that_are_gone(photos, tmp_path):
+    table = photos / "table.csv"
+    rows = [f"{path.relative_to(photos)},{path.parent.name}" for path in sorted(photos.glob("labeled/*/*.png"))]
+    table.write_text("\n".join(["path,label", *rows, "gone.png,a", "unlabeled/8.png,"]))
+    run = fit(tmp_path / "run", table)
+    assert left_out(run.folder) == {"gone.png": "missing"}
+    with pytest.raises(NPMatchError, match=r"line 10: .*gone\.png: no such file"):
+        fit(tmp_path / "other", table, overrides={"data.check": False})
+
+
+def test_a_sound_folder_has_no_list(photos, tmp_path):
+    run = fit(tmp_path / "run", photos)
+    assert not (run.folder / "quarantine.json").exists()

@@ -1,0 +1,270 @@
+"""What a resumed run refuses, what it says, and that a folder has one owner."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import npmatch
+from npmatch.data import load_dataset
+from npmatch.data.identity import changes, describe_data
+from npmatch.data.split import make_split
+from npmatch.errors import NPMatchError
+from npmatch.files import locked
+from npmatch.training import load_tensors, save_tensors
+from same_runs import same_run
+from tiny import stop_tiny, train_tiny
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    stop_tiny(tmp_path / "run", 12)
+    return tmp_path / "run"
+
+
+def edit_json(path, **fields):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_another_configuration_is_refused_unless_allowed(stopped, capfd):
+    with pytest.raises(NPMatchError, match=r"training\.learning_rate: 0\.03 → 0\.01.*--allow-change"):
+        train_tiny(stopped, resume=True, training__learning_rate=0.01)
+    run = train_tiny(stopped, resume=True, allow_change=True, training__learning_rate=0.01)
+    assert "learning_rate: 0.03 → 0.01" in capfd.readouterr().err
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["training"]["learning_rate"] == 0.01
+    assert [r["step"] for r in run.records() if r["kind"] == "train"] == [5, 10, 15, 20, 24]
+
+
+def test_a_longer_training_goes_on_from_a_finished_one(tmp_path):
+    train_tiny(tmp_path / "run")
+    run = train_tiny(tmp_path / "run", resume=True, allow_change=True, training__iterations=30)
+    assert [r["step"] for r in run.records() if r["kind"] == "train"] == [5, 10, 15, 20, 24, 25, 30]
+    assert [r["step"] for r in run.records() if r["kind"] == "final"] == [30]
+
+
+def test_a_setting_that_changes_no_result_is_no_change(stopped, tiny_run):
+    run = train_tiny(stopped, resume=True, training__on_save_error="continue", data__workers=0)
+    assert same_run(run.folder, tiny_run.folder)
+
+
+def test_other_pixels_are_refused_unless_allowed(stopped, monkeypatch):
+    digits = load_dataset("digits")
+    digits.train.images.pixels[700] += 1
+    monkeypatch.setattr("npmatch.data.identity.IMAGES", 10_000)
+    edit_json(stopped / "data.json", **describe_data(load_dataset("digits"), make_split_of(stopped)))
+    monkeypatch.setattr("npmatch.runs.fit.load_configured", lambda *a: digits)
+    with pytest.raises(NPMatchError, match=r"other data \(contents changed\).*--allow-change"):
+        train_tiny(stopped, resume=True)
+    train_tiny(stopped, resume=True, allow_change=True)
+
+
+def make_split_of(folder):
+    from npmatch.data import Split
+
+    return Split.load(folder / "split.json")
+
+
+def test_another_split_is_refused_unless_allowed(stopped):
+    split = json.loads((stopped / "split.json").read_text())
+    other = make_split(load_dataset("digits"), 40, seed=7)
+    (stopped / "split.json").write_text(json.dumps({**split, "labeled": other.labeled.tolist()}))
+    with pytest.raises(NPMatchError, match=r"split changed"):
+        train_tiny(stopped, resume=True)
+    train_tiny(stopped, resume=True, allow_change=True)
+
+
+def test_data_that_no_longer_fits_the_state_is_one_line(stopped, monkeypatch):
+    digits = load_dataset("digits")
+    digits.train = npmatch.ImageSet(type(digits.train.images)(digits.train.images.pixels[:1000]),
+                                    digits.train.labels[:1000])  # fmt: skip
+    monkeypatch.setattr("npmatch.runs.fit.load_configured", lambda *a: digits)
+    with pytest.raises(NPMatchError, match="made for other data"):
+        train_tiny(stopped, resume=True)
+    with pytest.raises(NPMatchError, match=r"step 7 does not fit this configuration, data"):
+        train_tiny(stopped, resume=True, allow_change=True)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_state_that_does_not_fit_leaves_the_run_as_it_was(stopped, tiny_run):
+    before = contents(stopped)
+    with pytest.raises(NPMatchError, match=r"run/checkpoints: step 7 does not fit.*size mismatch for model\.backbone"):
+        train_tiny(stopped, resume=True, allow_change=True, backbone__width=8)
+    assert contents(stopped) == before
+    assert same_run(train_tiny(stopped, resume=True).folder, tiny_run.folder)
+
+
+@pytest.mark.parametrize("part", ["algorithm", "ema", "momentum", "bad_steps"])
+def test_a_checkpoint_that_lacks_a_part_is_one_line(stopped, part):
+    path = stopped / "checkpoints" / "step-00000007.safetensors"
+    tensors, scalars = load_tensors(path)
+    save_tensors(path, {name: t for name, t in tensors.items() if not name.startswith(f"{part}/")}, scalars)
+    before = contents(stopped)
+    with pytest.raises(NPMatchError, match=rf"step 7 does not fit .*\('{part}'\)"):
+        train_tiny(stopped, resume=True)
+    assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("step", [-1, True, 7.0, "7", None])
+def test_a_checkpoint_of_no_step_is_none(stopped, step):
+    path = stopped / "checkpoints" / "step-00000007.safetensors"
+    save_tensors(path, load_tensors(path)[0], {"step": step})
+    with pytest.raises(NPMatchError, match="no checkpoint in it can be read"):
+        train_tiny(stopped, resume=True)
+
+
+def test_fewer_iterations_than_were_taken_are_told(stopped, capfd):
+    run = train_tiny(stopped, resume=True, allow_change=True, training__iterations=5)
+    assert "is at step 7, beyond training.iterations=5" in capfd.readouterr().err
+    assert [r["step"] for r in run.records() if r["kind"] == "final"] == [7]
+
+
+def test_lines_that_the_log_has_lost_are_told_once(stopped, tiny_run, capfd):
+    log = stopped / "metrics.jsonl"
+    log.unlink()
+    stop_tiny(stopped, 17, resume=True)
+    assert f"{log}: has lost 1 of its 1 line(s) up to step 7," in " ".join(capfd.readouterr().err.split())
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"eval"' not in line))
+    run = train_tiny(stopped, resume=True)
+    assert f"{log}: has lost 1 of its 2 line(s) up to step 14," in " ".join(capfd.readouterr().err.split())
+    assert [r["step"] for r in run.records() if r["kind"] == "train"] == [10, 15, 20, 24]
+    assert weights(run.folder) == weights(tiny_run.folder)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_whole_log_is_no_warning(stopped, tiny_run, capfd):
+    run = train_tiny(stopped, resume=True)
+    assert "warning" not in capfd.readouterr().err
+    assert same_run(run.folder, tiny_run.folder)
+
+
+def test_changed_files_and_labels_are_named(tmp_path):
+    for part, number in (("labeled/cat", 2), ("labeled/dog", 2), ("unlabeled", 3)):
+        (tmp_path / part).mkdir(parents=True)
+        for i in range(number):
+            Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / part / f"{i}.png")
+
+    def describe():
+        dataset = load_dataset("folder", tmp_path, 8)
+        return describe_data(dataset, make_split(dataset, 2, seed=0))
+
+    before = describe()
+    assert changes(before, describe()) == []
+    Image.effect_noise((9, 9), 50).save(tmp_path / "unlabeled" / "1.png")
+    assert changes(before, describe()) == ["contents changed"]
+    os.rename(tmp_path / "labeled/dog/1.png", tmp_path / "labeled/dog/7.png")
+    assert "file names changed" in changes(before, describe())
+    os.rename(tmp_path / "labeled/dog", tmp_path / "labeled/hound")
+    assert "classes: ['cat', 'dog'] → ['cat', 'hound']" in changes(before, describe())
+    os.remove(tmp_path / "unlabeled/0.png")
+    assert "images: 7 → 6" in changes(before, describe())
+
+
+def test_nothing_to_resume_is_said_whether_the_folder_is_absent_empty_or_killed_at_its_start(tmp_path, tiny_run, capfd):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("split.json", "data.json.tmp", ".lock"):
+        (folder / name).write_text('{"labeled": [1, 2')  # killed while it wrote
+    run = npmatch.fit("digits-40", out=folder, resume=True, device="cpu", overrides=tiny_settings())
+    assert "nothing to resume" in capfd.readouterr().err
+    assert same_run(run.folder, tiny_run.folder)
+    run = npmatch.fit(out=folder, resume=True, device="cpu")
+    assert "finished already" in capfd.readouterr().err
+
+
+def tiny_settings():
+    from tiny import TINY
+
+    return TINY
+
+
+def test_a_run_of_another_version_is_named(stopped):
+    config = yaml.safe_load((stopped / "config.yaml").read_text())
+    config["training"]["warp_speed"] = 9
+    (stopped / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(NPMatchError, match=r"unknown key 'training\.warp_speed'"):
+        train_tiny(stopped, resume=True)
+    edit_json(stopped / "environment.json", npmatch="9.1.0")
+    with pytest.raises(NPMatchError, match=r"written by npmatch 9\.1\.0, which this version, .* use that version"):
+        train_tiny(stopped, resume=True)
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path):
+    with pytest.raises(NPMatchError, match="at least one"):
+        train_tiny(tmp_path / "new", data__labels=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_in_one_folder_are_refused_and_death_releases_it(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from npmatch.files import locked\n"
+        "with locked(Path(sys.argv[1])):\n print('in', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "in\n"
+        with pytest.raises(
+            NPMatchError, match=rf"another process is at work in this folder \(process {holder.pid} on "
+        ):
+            train_tiny(tmp_path)
+        holder.kill()
+        holder.wait()
+        for _ in range(100):
+            try:
+                with locked(tmp_path), pytest.raises(NPMatchError, match="this one"), locked(tmp_path):
+                    pass
+                break
+            except NPMatchError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("the lock outlived its process")
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_the_default_generators_come_back_after_a_run(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train_tiny(tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_deterministic_algorithms_are_on_for_the_run_alone_and_what_has_none_is_one_line(tmp_path, monkeypatch):
+    from npmatch.training.loop import Trainer
+
+    seen = []
+    monkeypatch.setattr(Trainer, "run", lambda self: seen.append(torch.are_deterministic_algorithms_enabled()))
+    train_tiny(tmp_path / "run", training__deterministic=True)
+    assert seen == [True]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+    def refuse(self):
+        raise RuntimeError("frobnicate_cuda does not have a deterministic implementation")
+
+    monkeypatch.setattr(Trainer, "run", refuse)
+    with pytest.raises(NPMatchError, match=r"training\.deterministic=true: frobnicate_cuda.*set it to false"):
+        train_tiny(tmp_path / "other", training__deterministic=True)
+
+
+def test_nothing_unlabelled_to_learn_from_is_one_line_and_no_folder(tmp_path):
+    for i, name in enumerate("ab"):
+        (tmp_path / "photos" / "labeled" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16), (90 * i, 20, 30)).save(tmp_path / "photos" / "labeled" / name / "1.png")
+    few = {"data.include_labeled": False, "training.iterations": 2, "training.batch": 2, "backbone.name": "cnn"}
+    with pytest.raises(NPMatchError, match=r"no unlabelled image is left to learn from.*data\.include_labeled"):
+        npmatch.fit(data=tmp_path / "photos", out=tmp_path / "run", quiet=True, overrides=few, device="cpu")
+    assert not (tmp_path / "run").exists()
