@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npmatch.cli.runner import fail
 from npmatch.errors import NPMatchError
 
 DataOption = Annotated[
@@ -103,10 +104,3 @@ def telling_of_a_stop() -> Iterator[None]:
     except StoppedError as stopped:
         fail(str(stopped))
         raise typer.Exit(stopped.exit_code) from None
-
-
-def fail(message: str) -> int:
-    """One line, and the exit code of bad input."""
-    line = " ".join(message.split())
-    sys.stderr.write(f"npmatch: {line}\n")
-    return 2
