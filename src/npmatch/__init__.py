@@ -3,22 +3,23 @@
 run = npmatch.fit("digits-40", out="runs/digits")
 prediction = npmatch.load("runs/digits").predict(images)
 prediction.label, prediction.confidence, prediction.entropy
+
+A public name is imported when it is first used: `import npmatch` and `npmatch --help` do not wait for torch.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from npmatch.algorithms import Algorithm, check_algorithm
-from npmatch.data import ArrayImages, FileImages
-from npmatch.decide import Calibration, Decisions
-from npmatch.errors import NPMatchError
-from npmatch.predict.classifier import Classifier, load
-from npmatch.runs.evaluate import Evaluation, evaluate_run
-from npmatch.runs.fit import Run, fit
-from npmatch.types import Batch, Dataset, ImageSet, ImageStore, Prediction, Step, Task, Views
-from npmatch.version import __version__
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from npmatch.estimator.estimator import NPMatchClassifier
+    from npmatch.algorithms import Algorithm, check_algorithm
+    from npmatch.data import ArrayImages, FileImages
+    from npmatch.decide import Calibration, Decisions
+    from npmatch.errors import NPMatchError
+    from npmatch.estimator import NPMatchClassifier
+    from npmatch.predict.classifier import Classifier, load
+    from npmatch.runs.evaluate import Evaluation, evaluate_run
+    from npmatch.runs.fit import Run, fit
+    from npmatch.types import Batch, Dataset, ImageSet, ImageStore, Prediction, Step, Task, Views
+    from npmatch.version import __version__
 
 __all__ = [
     "Algorithm",
@@ -46,11 +47,43 @@ __all__ = [
     "load",
 ]
 
+_MODULES = {  # public name → the module it is imported from
+    "Algorithm": "npmatch.algorithms",
+    "ArrayImages": "npmatch.data",
+    "Batch": "npmatch.types",
+    "Calibration": "npmatch.decide",
+    "Classifier": "npmatch.predict.classifier",
+    "Dataset": "npmatch.types",
+    "Decisions": "npmatch.decide",
+    "Evaluation": "npmatch.runs.evaluate",
+    "FileImages": "npmatch.data",
+    "ImageSet": "npmatch.types",
+    "ImageStore": "npmatch.types",
+    "NPMatchClassifier": "npmatch.estimator",
+    "NPMatchError": "npmatch.errors",
+    "Prediction": "npmatch.types",
+    "Run": "npmatch.runs.fit",
+    "Step": "npmatch.types",
+    "Task": "npmatch.types",
+    "Views": "npmatch.types",
+    "__version__": "npmatch.version",
+    "check_algorithm": "npmatch.algorithms",
+    "evaluate_run": "npmatch.runs.evaluate",
+    "fit": "npmatch.runs.fit",
+    "load": "npmatch.predict.classifier",
+}
 
-def __getattr__(name: str) -> Any:
-    """The estimator is imported when it is asked for: the command line does without scikit-learn."""
-    if name == "NPMatchClassifier":
-        from npmatch.estimator.estimator import NPMatchClassifier
+if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept every name
 
-        return NPMatchClassifier
-    raise AttributeError(f"module 'npmatch' has no attribute '{name}'")
+    def __getattr__(name):
+        """Import a public name on its first use (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'npmatch' has no attribute '{name}'")
+        from importlib import import_module
+
+        globals()[name] = found = getattr(import_module(_MODULES[name]), name)
+        return found
+
+    def __dir__():
+        """The public names, imported or not, besides what the module holds already."""
+        return sorted({*globals(), *__all__})

@@ -23,7 +23,12 @@ __all__ = ["app", "console_script", "main", "run_app", "set_up_process"]
 
 PARALLEL_VERBS = ("train", "evaluate", "predict")  # the verbs that torchrun's processes run together
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"default_map": {"help": False}},  # else typer imports pydantic to convert an absent --help
+)
 app.command()(data.check_data)
 app.command()(train.train)
 app.command()(predict.evaluate)
@@ -42,7 +47,7 @@ app.command()(serve.serve)
 @app.callback()
 def options(
     trust_code: Annotated[
-        bool, typer.Option(TRUST_CODE, help="Run the Python code that a run's files name; works with every verb.")
+        bool, typer.Option(TRUST_CODE, help="With any verb: run the Python code that a run's files name.")
     ] = False,
 ) -> None:
     """From a folder of images of which a few are labelled to a classifier that says how sure it is."""
