@@ -1,4 +1,4 @@
-"""Many runs: `compare`, `sweep`, and the `recipes` they start from."""
+"""Verbs that train many runs, `compare` and `sweep`, and the list of `recipes` they start from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def compare(
     words: WordsArgument,
     out: OutOption = None,
     algorithms: Annotated[
-        str, typer.Option("--algorithms", help="all, or names such as fixmatch,npmatch,npmatch[divergence=kl]")
+        str,
+        typer.Option("--algorithms", help="all, or names and variants such as fixmatch,npmatch,npmatch[divergence=kl]"),
     ] = "all",
     seeds: SeedsOption = 3,
     first_seed: FirstSeedOption = 0,
@@ -43,7 +44,10 @@ def compare(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Many methods with many seeds on equal splits: one table, one report. Again to go on or to add to it."""
+    """Compare algorithms over several seeds on equal splits.
+
+    Writes one table and one report. The same command again continues; with more algorithms or seeds it adds to them.
+    """
     import npmatch.compare
 
     recipe, overrides = recipe_and_settings(words)
@@ -69,7 +73,7 @@ def sweep(
     words: WordsArgument,
     out: OutOption = None,
     algorithm: Annotated[
-        str, typer.Option("--algorithm", help="A name, a variant, or package.module:Class.")
+        str, typer.Option("--algorithm", help="Name of the algorithm, a variant of it, or package.module:Class.")
     ] = "npmatch",
     seeds: SeedsOption = 3,
     first_seed: FirstSeedOption = 0,
@@ -80,7 +84,10 @@ def sweep(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One key with several values, algorithm.samples=1,5,10: a table, and a figure of the error against it."""
+    """Train with several values of one configuration key.
+
+    For example algorithm.samples=1,5,10. Writes a table, and a report with a figure of the error against the key.
+    """
     import npmatch.compare
 
     recipe, overrides = recipe_and_settings(words)
@@ -106,7 +113,7 @@ def sweep(
 
 
 def recipes(as_json: JsonOption = False) -> None:
-    """The named recipes, with the paper's error beside each."""
+    """List the recipes, with the paper's error for each."""
     from npmatch.config.recipes import RECIPES
 
     if as_json:

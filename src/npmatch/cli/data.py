@@ -1,4 +1,4 @@
-"""`npmatch check-data`."""
+"""`npmatch check-data`: problems in the images, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.cli.shared import JsonOption, print_json
+from npmatch.cli.shared import JsonOption, print_json, print_line
 from npmatch.files import in_utf8
 
 if TYPE_CHECKING:
     from npmatch.data.check.findings import DataReport, Finding
 
-SHOWN, LEFT_OUT = 3, 20  # names of each kind in the table, and of files left out; --json has them all
-CLASSES = 30  # rows of the table of classes
+# Rows of the tables; --json has everything.
+MAX_NAMES = 3  # of each kind of finding
+MAX_LEFT_OUT = 20  # names of files that training would leave out
+MAX_CLASSES = 30
 COLOURS = {"left out": "red", "warning": "yellow", "note": ""}
 
 
 def check_data(
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="An image folder or a CSV, as train --data takes it.")],
-    needed: Annotated[int, typer.Option("--labels", min=1, help="Labelled images each class must have.")] = 1,
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="Image folder or CSV, as for train --data.")],
+    needed: Annotated[
+        int, typer.Option("--labels", min=1, help="Number of labelled images every class must have.")
+    ] = 1,
     workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Decoding processes, one for each core at most.")
+        int, typer.Option("--workers", min=0, help="Number of decoding processes, at most one per core.")
     ] = 8,
     as_json: JsonOption = False,
 ) -> None:
-    """What is wrong with the images, before hours are spent; exit code 1 where training would fail."""
-    from npmatch.data.check.check import check_data, list_data
+    """Find broken images, duplicates and leaks before training.
+
+    The exit code is 1 if training would fail.
+    """
+    from npmatch.data.check import check_data, list_data
     from npmatch.training.display import counting
 
     listing = list_data(data)
@@ -45,10 +52,10 @@ def check_data(
 
 
 def print_report(report: DataReport) -> None:
-    """Tables for people."""
+    """Print a report as tables."""
     console = Console()
     console.print(class_table(report))
-    console.print(Text(summary(report)), soft_wrap=True)
+    print_line(summary(report))
     if report.findings:
         console.print(finding_table(report))
     for fault in report.faults:
@@ -59,17 +66,17 @@ def print_report(report: DataReport) -> None:
 
 
 def class_table(report: DataReport) -> Table:
-    """Classes and how many images of each can be used."""
+    """The number of usable images of each class."""
     table = Table("class", "labelled", "test")
-    for name, counts in list(report.labels.items())[:CLASSES]:
+    for name, counts in list(report.labels.items())[:MAX_CLASSES]:
         table.add_row(Text(printable(name)), str(counts["labeled"]), str(counts["test"]))
-    if len(report.labels) > CLASSES:
-        table.add_row(f"… {len(report.labels) - CLASSES} more", "", "")
+    if len(report.labels) > MAX_CLASSES:
+        table.add_row(f"… {len(report.labels) - MAX_CLASSES} more", "", "")
     return table
 
 
 def summary(report: DataReport) -> str:
-    """One line each on how many there are, how large, and of what kind."""
+    """One line each on the number of images, their sizes, pixel modes and file formats."""
     lines = [
         "images: " + ", ".join(f"{count} {part.replace('led', 'lled')}" for part, count in report.images.items()),
         *(f"{side}: {low} to {high}, median {middle}" for side, (low, middle, high) in report.sizes.items()),
@@ -80,14 +87,15 @@ def summary(report: DataReport) -> str:
 
 
 def finding_table(report: DataReport) -> Table:
-    """What was found, the worst first, with some names; all names where files are left out."""
+    """The findings, the worst first, each with a few file names."""
     from npmatch.data.check.findings import KINDS
 
     table = Table("what", "how many", "meaning, and for example", show_lines=True)
     for finding in report.findings:
         kind = KINDS[finding.kind]
         unit = " groups" if finding.groups else ""
-        names = "".join(f"\n{line}" for line in examples(finding, LEFT_OUT if kind.level == "left out" else SHOWN))
+        shown = MAX_LEFT_OUT if kind.level == "left out" else MAX_NAMES
+        names = "".join(f"\n{line}" for line in examples(finding, shown))
         table.add_row(
             Text(f"{finding.kind}\n({kind.level})", style=COLOURS[kind.level]),
             f"{len(finding.groups) or len(finding.names)}{unit}" if finding.names else "",
@@ -97,11 +105,11 @@ def finding_table(report: DataReport) -> Table:
 
 
 def examples(finding: Finding, shown: int) -> list[str]:
-    """The first names; of duplicates, the first groups."""
+    """The first `shown` names; of duplicates, the first groups of names."""
     lines = [" = ".join(map(printable, group)) for group in finding.groups] or list(map(printable, finding.names))
     return lines[:shown] + ([f"… {len(lines) - shown} more, see --json"] if len(lines) > shown else [])
 
 
 def printable(name: str) -> str:
-    """A file's name on one line of a terminal, whatever is in it."""
+    """A file name on one line of a terminal; control characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in in_utf8(name))

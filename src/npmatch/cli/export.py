@@ -1,4 +1,4 @@
-"""`npmatch export`: a trained model for those who have no npmatch."""
+"""`npmatch export`: a trained model for programs without npmatch, or for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from npmatch.cli.shared import JsonOption, RunArgument, print_json
+from npmatch.cli.shared import JsonOption, RunArgument, print_json, print_line
 from npmatch.errors import NoSuchChoiceError
 
 if TYPE_CHECKING:
@@ -19,28 +17,34 @@ if TYPE_CHECKING:
 def export(
     run: RunArgument,
     form: Annotated[
-        str, typer.Option("--format", help="onnx: one file for any runtime. hub: a folder for the Hugging Face hub.")
+        str,
+        typer.Option("--format", help="onnx: one file for any ONNX runtime; hub: a folder for the Hugging Face hub."),
     ] = "onnx",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="What to write; default RUN/model.onnx or RUN/hub.")
+        Path | None, typer.Option("-o", "--out", help="File or folder to write; default: RUN/model.onnx or RUN/hub.")
     ] = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="onnx: do not compare the file with predict.")] = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="With onnx: do not compare the file's output with predict.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Hand the model on: as one ONNX file that says what predict says, or as a folder with a model card."""
+    """Export a model to ONNX or for the Hugging Face hub.
+
+    The ONNX file gives the same output as predict. The folder for the hub holds the model and a model card.
+    """
     if form not in FORMATS:
         raise NoSuchChoiceError("format", form, list(FORMATS))
     from npmatch.predict.classifier import load
 
-    said, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
+    facts, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
     if as_json:
-        print_json(said)
+        print_json(facts)
     else:
-        Console().print(Text(line), soft_wrap=True)
+        print_line(line)
 
 
 def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
-    """RUN/model.onnx; what to say as JSON and as a line."""
+    """Write the ONNX file; returns what to print, as JSON and as a line."""
     from npmatch.predict.export import BATCHES, export_onnx
 
     path = out or run / "model.onnx"
@@ -51,17 +55,17 @@ def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool)
         compared = (
             f"differs from predict by {difference:.1e} at most (batches of {', '.join(map(str, BATCHES))} images)"
         )
-    said = {"out": str(path), "bytes": size, "largest_difference": difference}
-    return said, f"{path}: {size / 1e3:,.0f} kB, {compared}"
+    facts = {"out": str(path), "bytes": size, "largest_difference": difference}
+    return facts, f"{path}: {size / 1e3:,.0f} kB, {compared}"
 
 
 def to_hub_folder(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
-    """RUN/hub; what to say as JSON and as a line."""
+    """Write the folder for the hub; returns what to print, as JSON and as a line."""
     from npmatch.predict.hub import FILES
 
     folder = out or run / "hub"
     classifier.save_pretrained(folder, repo_id=(run if out is None else out).resolve().name)
-    files = [name for name in FILES if (folder / name).is_file()]  # others may lie there
+    files = [name for name in FILES if (folder / name).is_file()]  # the folder may hold other files
     return {"out": str(folder), "files": files}, f"{folder}: {', '.join(files)}"
 
 

@@ -1,4 +1,4 @@
-"""What to label next, and the labels back: `suggest` and `label`."""
+"""Active learning: `suggest` chooses images to label next, `label` imports their labels."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, RunArgument, check_device, print_json
+from npmatch.cli.shared import (
+    DeviceOption,
+    JsonOption,
+    RunArgument,
+    RunDataOption,
+    check_device,
+    print_json,
+    print_line,
+    print_warning,
+)
 from npmatch.errors import NPMatchError
 
 
@@ -17,22 +24,28 @@ def suggest(
     run: RunArgument,
     unlabeled: Annotated[
         Path | None,
-        typer.Option("--unlabeled", help="A folder of images to choose from; default: the run's own unlabelled ones."),
+        typer.Option("--unlabeled", help="Folder of images to choose from; default: the run's unlabelled images."),
     ] = None,
-    count: Annotated[int, typer.Option("-n", "--count", help="How many.")] = 50,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="FILE.csv with a column for the labels.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", help="Number of images to suggest.")] = 50,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="FILE.csv to write, with a column for the labels.")
+    ] = None,
     label_studio: Annotated[
-        Path | None, typer.Option("--label-studio", help="FILE.json of tasks for Label Studio, with predictions.")
+        Path | None,
+        typer.Option("--label-studio", help="FILE.json to write, with tasks and predictions for Label Studio."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option("--strategy", help="diverse (uncertain, no two alike), uncertainty or random.")
+        str,
+        typer.Option(
+            "--strategy", help="How to choose: diverse (uncertain and unlike one another), uncertainty or random."
+        ),
     ] = "diverse",
-    seed: Annotated[int, typer.Option("--seed", help="Of --strategy random.")] = 0,
-    data: DataOption = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of --strategy random.")] = 0,
+    data: RunDataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Which images to label next: those the model is unsure of, no two alike."""
+    """Suggest images to label next: uncertain and diverse."""
     from npmatch.labelling.tables import suggest_for_run, write_table, write_tasks
 
     for file, ending in ((out, ".csv"), (label_studio, ".json")):
@@ -49,21 +62,20 @@ def suggest(
         interface, root = write_tasks(found, label_studio, run.name)
         written |= {"label_studio": str(label_studio), "interface": str(interface)}
         written |= {} if root is None else {"document_root": str(root)}
-    console, errors = Console(), Console(stderr=True)
     problems = found.candidates.problems
     for problem in problems:
-        errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        print_warning(f"skipped {problem}")
     if as_json:
         print_json({**written, "suggestions": found.table(), "skipped": list(problems)})
     elif written:
-        console.print(Text(f"{len(found.rows)} of {len(found.candidates.names)} images"), soft_wrap=True)
+        print_line(f"{len(found.rows)} of {len(found.candidates.names)} images")
         for what, where in written.items():
-            console.print(Text(f"{what.replace('_', ' ')}: {where}"), soft_wrap=True)
+            print_line(f"{what.replace('_', ' ')}: {where}")
     else:
         for row in found.table():
-            console.print(Text(f"{row['uncertainty']:.3f}  {row['path']}  {row['reason']}"), soft_wrap=True)
+            print_line(f"{row['uncertainty']:.3f}  {row['path']}  {row['reason']}")
     if len(found.rows) < min(count, len(found.candidates.names)):
-        errors.print("the other images resemble these too much to be worth a label", style="yellow", soft_wrap=True)
+        print_warning("the other images resemble these too much to be worth a label")
     if problems:
         raise typer.Exit(1)
 
@@ -71,12 +83,15 @@ def suggest(
 def label(
     run: RunArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A CSV with the columns path,label, or Label Studio's exported JSON.")
+        Path, typer.Argument(metavar="FILE", help="CSV with the columns path,label, or a JSON export of Label Studio.")
     ],
-    data: DataOption = None,
+    data: RunDataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take labels back: all rows of a file, or none where one does not fit."""
+    """Import labels from a CSV or from Label Studio.
+
+    Takes all rows of the file, or none if one of them does not fit the run.
+    """
     from npmatch.labelling.files import read_label_file, take_labels
     from npmatch.runs.open import open_run_data
 
@@ -91,10 +106,9 @@ def label(
         numbers = {"new": len(report.new), "same": len(report.same), "empty": report.empty, "total": report.total}
         print_json({"out": book, **numbers, **conflicts})
         return
-    console = Console()
     for changes, what in ((report.changed, "changed"), (report.contradicted, "against the training set's label")):
         for name, (old, new) in changes.items():
-            console.print(Text(f"{what}: {name}: {old} → {new}"), soft_wrap=True)
+            print_line(f"{what}: {name}: {old} → {new}")
     counts = {
         "new": len(report.new),
         "changed": len(report.changed) + len(report.contradicted),
@@ -102,5 +116,5 @@ def label(
         "rows without a label": report.empty,
     }
     summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing in it"
-    console.print(Text(f"{file}: {summary}"), soft_wrap=True)
-    console.print(Text(f"{book}: {report.total} labels; go on with npmatch train --resume-from {run}"), soft_wrap=True)
+    print_line(f"{file}: {summary}")
+    print_line(f"{book}: {report.total} labels; go on with npmatch train --resume-from {run}")

@@ -1,4 +1,4 @@
-"""What people ask of a finished run: `evaluate`, `calibrate`, `predict` and `report`."""
+"""Verbs for a finished run: `evaluate`, `calibrate`, `predict` and `report`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,31 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, RunArgument, check_device, print_json, score_table
+from npmatch.cli.shared import (
+    DeviceOption,
+    JsonOption,
+    RunArgument,
+    RunDataOption,
+    check_device,
+    print_json,
+    print_line,
+    print_warning,
+    score_table,
+)
 from npmatch.errors import NPMatchError
 
-# As in decide/, which would import torch before a verb is known.
+# The same as in npmatch.decide, which imports torch: --help does without it.
 CONFIDENCE, QUANTILE = 0.9, 0.99
-FLAGS = {"withheld": "withheld", "ood": "unlike any seen"}  # columns of the table, in words
+FLAGS = {"withheld": "withheld", "ood": "unlike any seen"}  # column of the table → words of the summary
 
 
 def evaluate(
-    run: RunArgument, data: DataOption = None, device: DeviceOption = None, as_json: JsonOption = False
+    run: RunArgument, data: RunDataOption = None, device: DeviceOption = None, as_json: JsonOption = False
 ) -> None:
-    """Error, calibration and class-wise figures of a finished run on its test images."""
+    """Measure error and calibration of a finished run.
+
+    Uses the run's test images, or the labels it held out if there are none; shows the scores of every class.
+    """
     from npmatch.distributed.ranks import is_first
     from npmatch.metrics import classwise, scores
     from npmatch.report.formatting import MISSING
@@ -57,52 +70,75 @@ def calibrate(
     labeled: Annotated[
         Path | None,
         typer.Option(
-            "--labeled", help="More labelled images the run has not seen: DIR/<class>/*, or a CSV path,label."
+            "--labeled",
+            help="Labelled images the run has not seen, to use instead of the labels it held out: DIR/<class>/*, or a "
+            "CSV with the columns path,label.",
         ),
     ] = None,
-    data: DataOption = None,
+    data: RunDataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit temperature, abstention and novelty scores of a finished run on labels it has not seen."""
+    """Calibrate a finished run on labels it has not seen.
+
+    Fits the temperature, and what predict --abstain, --coverage and --ood need.
+    """
     from npmatch.runs.calibrate import calibrate_run
 
     found = calibrate_run(run, labeled, data, check_device(device))
     if as_json:
         print_json({"run": str(run), **found.summary()})
         return
-    console = Console()
     lacking = "no temperature, for lack of labels: give some with --labeled DIR"
     temperature = lacking if found.temperature is None else f"T = {found.temperature:.3f}"
     for line in (f"{run}: {found.n} held-out labels, {temperature}", f"written: {run / 'calibration.json'}"):
-        console.print(Text(line), soft_wrap=True)
+        print_line(line)
 
 
 def predict(
     run: RunArgument,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATHS...", help="Image files, folders, or quoted patterns: 'x/**/*.jpg'.")
+        list[Path],
+        typer.Argument(metavar="PATHS...", help="Image files, folders, or quoted patterns such as 'x/**/*.jpg'."),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="FILE.csv, .parquet or .jsonl")],
-    top_k: Annotated[int, typer.Option("--top-k", help="Columns for the K likeliest classes.")] = 1,
+    out: Annotated[Path, typer.Option("-o", "--out", help="FILE.csv, FILE.parquet or FILE.jsonl to write.")],
+    top_k: Annotated[int, typer.Option("--top-k", help="Number of likeliest classes to write for each image.")] = 1,
     abstain: Annotated[
-        float | None, typer.Option("--abstain", help="Mark what to withhold so that the others err less, e.g. 0.05.")
+        float | None,
+        typer.Option(
+            "--abstain",
+            help="Mark predictions to withhold so that the others have at most this error rate, for example 0.05.",
+        ),
     ] = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="That --abstain keeps its word.")] = CONFIDENCE,
-    ood: Annotated[bool, typer.Option("--ood", help="Score images unlike anything seen.")] = False,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability with which the --abstain bound must hold.")
+    ] = CONFIDENCE,
+    ood: Annotated[
+        bool, typer.Option("--ood", help="Score and flag out-of-distribution images, unlike those trained on.")
+    ] = False,
     ood_quantile: Annotated[
-        float, typer.Option("--ood-quantile", help="Of the training images' own scores, above which one is flagged.")
+        float,
+        typer.Option(
+            "--ood-quantile", help="Quantile of the training images' scores above which --ood flags an image."
+        ),
     ] = QUANTILE,
     coverage: Annotated[
-        float | None, typer.Option("--coverage", help="Sets that hold the true class this often, e.g. 0.9.")
+        float | None,
+        typer.Option(
+            "--coverage",
+            help="Add prediction sets that contain the true class with this probability, for example 0.9.",
+        ),
     ] = None,
     no_calibration: Annotated[
-        bool, typer.Option("--no-calibration", help="The model's own probabilities, at no temperature.")
+        bool, typer.Option("--no-calibration", help="Write the model's own probabilities, without temperature scaling.")
     ] = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Label, confidence and uncertainty of every image, in a table; calibrated where the run held out labels."""
+    """Predict label, confidence and uncertainty of images.
+
+    Writes one row for each image. Probabilities are calibrated if the run held out labels.
+    """
     from npmatch.decide import Decider, Wishes
     from npmatch.distributed.devices import choose_device
     from npmatch.distributed.ranks import group, is_first
@@ -115,8 +151,8 @@ def predict(
     with group(choose_device(check_device(device))), ExitStack() as shown:
         classifier = load(run, device)
         decider = Decider(classifier.calibration, wishes)
-        if decider.warning:
-            errors.print(decider.warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        if decider.warning and is_first():
+            print_warning(decider.warning)
         progress = shown.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         task = progress.add_task("", rate="0")
 
@@ -128,10 +164,10 @@ def predict(
         written, problems = predict_files(
             classifier, paths, out, advance=advance, decider=decider, top_k=top_k, flagged=flagged
         )
-    for problem in problems:
-        errors.print(f"skipped {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    if not is_first():  # torchrun ends all ranks where one ends badly: that is left to the one that has still to tell
+    if not is_first():  # with code 0: torchrun kills the other ranks once one fails, and the first still has to report
         return
+    for problem in problems:
+        print_warning(f"skipped {problem}")
     if as_json:
         counts = {"out": str(out), "written": written, "skipped": problems, **flagged}
         print_json({**counts, "temperature": decider.temperature})
@@ -139,32 +175,39 @@ def predict(
         marked = "".join(f", {flagged[flag]} {words}" for flag, words in FLAGS.items() if flag in flagged)
         skipped = f", {len(problems)} skipped" if problems else ""
         at = "" if decider.temperature is None else f", probabilities at temperature {decider.temperature:.2f}"
-        Console().print(Text(f"{out}: {written} images{marked}{skipped}{at}"), soft_wrap=True)
+        print_line(f"{out}: {written} images{marked}{skipped}{at}")
     if problems:
         raise typer.Exit(1)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs, or folders of runs.")],
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="FILE.html; default: report.html in the run.")] = None,
-    data: DataOption = None,
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs, or folders that contain them.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="FILE.html to write; default: RUN/report.html, or report.html for many runs."),
+    ] = None,
+    data: RunDataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One HTML file that needs nothing else: of one run, or of many beside one another."""
+    """Write an HTML report of one run, or of many side by side.
+
+    The file needs no other file and no network.
+    """
     from npmatch.compare.gather import find_runs, gather
-    from npmatch.report import write_comparison
+    from npmatch.report import write_report
     from npmatch.runs.evaluate import evaluate_run, write_run_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise NPMatchError(f"{out}: a report is an HTML file; name it FILE.html")
-    errors = Console(stderr=True)
-    found = find_runs(runs, lambda line: errors.print(Text(line, style="yellow"), soft_wrap=True))
+    found = find_runs(runs, print_warning)
     if len(found) == 1:
         path = write_run_report(found[0], evaluate_run(found[0], data, check_device(device)), path=out)
     else:
-        path = write_comparison(gather(found), out or Path("report.html"))
+        path = write_report(gather(found), out or Path("report.html"))
     if as_json:
         print_json({"report": str(path), "runs": [str(run) for run in found]})
     else:
-        Console().print(Text(f"report: {path}"), soft_wrap=True)
+        print_line(f"report: {path}")

@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: options, words, and how results and errors are printed."""
+"""Options and arguments that several verbs take, and how results are printed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,35 @@ from npmatch.errors import NPMatchError
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="With a recipe: where its files are. Without: an image folder or a CSV."),
+    typer.Option("--data", help="Image folder or CSV to train on; with a recipe, the folder of its data set."),
 ]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: cuda where there is one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+RunDataOption = Annotated[
+    Path | None, typer.Option("--data", help="Image folder, CSV or data set of the run, if it has moved.")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: cuda if available.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 WordsArgument = Annotated[
-    list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="For example: digits-40 training.batch=32")
+    list[str],
+    typer.Argument(
+        metavar="RECIPE [KEY=VALUE]...",
+        help="Recipe and configuration overrides, for example: digits-40 training.batch=32",
+    ),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="A folder for the runs, the tables and the report; default runs/….")
+    Path | None, typer.Option("--out", help="Folder for the runs, the tables and the report; default: runs/….")
 ]
-SeedsOption = Annotated[int, typer.Option("--seeds", help="How many.")]
-FirstSeedOption = Annotated[int, typer.Option("--first-seed", help="The others follow it.")]
-IterationsOption = Annotated[int | None, typer.Option("--budget-iterations", help="Training steps of every run.")]
-MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="Training time of every run.")]
-JobsOption = Annotated[int, typer.Option("--jobs", help="Runs at a time.")]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
+FirstSeedOption = Annotated[int, typer.Option("--first-seed", help="First seed; the others count up from it.")]
+IterationsOption = Annotated[
+    int | None, typer.Option("--budget-iterations", help="Number of training steps of each run.")
+]
+MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="Training time of each run, in minutes.")]
+JobsOption = Annotated[int, typer.Option("--jobs", help="Number of runs to train at the same time.")]
 
 
 def recipe_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
-    """The words of a command line: a recipe, if one is named, and key=value settings."""
+    """Split `[RECIPE] [KEY=VALUE]...` into the recipe, if one is named, and the configuration overrides."""
     plain = [word for word in words if "=" not in word]
     if len(plain) > 1:
         raise NPMatchError(f"one recipe at a time, not {' and '.join(plain)}; settings are written key=value")
@@ -46,14 +55,31 @@ def recipe_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def check_device(name: str | None) -> str | None:
-    """A device torch knows, or one line that says which there are."""
+    """Return the name of a device, or refuse one that is neither cpu nor cuda."""
     if name is not None and name.split(":")[0] not in ("cpu", "cuda"):
         raise NPMatchError(f"--device {name}: choose cpu or cuda")
     return name
 
 
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    text = json.dumps(value, ensure_ascii=False)
+    # A file name may hold bytes that are not UTF-8; they are written as JSON's own escapes.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def print_line(line: str) -> None:
+    """Print one line as it is, neither wrapped nor read as markup."""
+    Console().print(Text(line), soft_wrap=True)
+
+
+def print_warning(line: str) -> None:
+    """Print one line on standard error, in yellow."""
+    Console(stderr=True).print(Text(line, style="yellow"), soft_wrap=True)
+
+
 def score_table(scores: dict[str, Any]) -> Table:
-    """The headline figures as one row."""
+    """Error, calibration error and proper scores as a table of one row."""
     columns = {
         "error": ("error", "{:.2f} %"),
         "top5_error": ("top-5 error", "{:.2f} %"),
@@ -70,15 +96,8 @@ def score_table(scores: dict[str, Any]) -> Table:
     return table
 
 
-def print_json(value: Any) -> None:
-    """JSON alone on standard output."""
-    text = json.dumps(value, ensure_ascii=False)
-    # A file's name need not be UTF-8; what it has instead is written as JSON's own escape.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
-
-
 def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: str = "Method") -> None:
-    """The table of many runs; exit code 1 where one of them failed."""
+    """Print the table of a comparison; exit code 1 if one of its runs failed."""
     from npmatch.report import method_notes, methods_table, table_text
 
     console = Console()
@@ -87,7 +106,7 @@ def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: st
     elif console.is_terminal:
         console.print(methods_table(rows, heading))
         for line in (*method_notes(rows), f"report: {out / 'report.html'}"):
-            console.print(Text(line), soft_wrap=True)
+            print_line(line)
     else:
         sys.stdout.write(table_text(rows, heading) + f"report: {out / 'report.html'}\n")
     if any(row["failed"] for row in rows):
@@ -96,7 +115,7 @@ def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: st
 
 @contextmanager
 def telling_of_a_stop() -> Iterator[None]:
-    """Ctrl-C on many runs is one line and its own exit code."""
+    """A comparison stopped by a signal ends with one line and the signal's exit code."""
     from npmatch.compare import StoppedError
 
     try:
