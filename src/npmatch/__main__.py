@@ -1,4 +1,4 @@
-"""`python -m npmatch`, which torchrun needs, is the same as `npmatch`."""
+"""`python -m npmatch` is the same as `npmatch`; torchrun needs it: `torchrun … -m npmatch train`."""
 
 from npmatch.cli import console_script
 

@@ -1,7 +1,7 @@
-"""Names that stand for a user's own Python: `package.module:name`.
+"""Import a user's own Python code by name, `package.module:name`, and refuse code that nobody here asked for.
 
-Who types such a name, on a command line or in a call, means it. One that stands in the files of a run may be a
-stranger's, and is followed only where it has been typed in this process before, or with the user's consent.
+A name typed on the command line or passed to a function is imported. A name in the files of a run may come from a
+stranger: it is imported only if the user typed the same name in this process, or trusts the run (--trust-code).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 from npmatch.errors import NPMatchError
 
-# Ours, under a name of that form; models saved by version 0.1.0 have the first.
+# Names of this form that are npmatch's own code, always trusted; models saved by version 0.1.0 hold the old name.
 MOVED = {"npmatch.array_data:DenseNetwork": "npmatch.estimator.arrays:DenseNetwork"}
 OWN_CODE = frozenset({*MOVED, *MOVED.values()})
 
-_consent: ContextVar[bool] = ContextVar("consent", default=False)
+_trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 _typed: set[str] = set()
 
 
 def import_name(name: str, kind: str) -> Any:
-    """The object behind 'package.module:name'; `kind` is the word used in errors."""
+    """Import and return the object named 'package.module:name'; `kind` says in errors what it is for."""
     module_name, _, attribute = MOVED.get(name, name).partition(":")
-    if os.getcwd() not in sys.path:  # console scripts do not look into the current folder by themselves
+    if os.getcwd() not in sys.path:  # console scripts do not search the current folder
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
@@ -41,26 +41,26 @@ def import_name(name: str, kind: str) -> Any:
 
 
 def remember_typed(names: Iterable[object]) -> None:
-    """Takes in what a user has typed, before it is imported: a run's files are often read first, as on --resume."""
+    """Trust names a user has typed before they are imported: on --resume, a run's files are read first."""
     _typed.update(name for name in names if isinstance(name, str))
 
 
 @contextmanager
 def trusting(wanted: bool) -> Iterator[None]:
-    """With `wanted`, names in the files of a run are followed inside."""
-    token = _consent.set(wanted or _consent.get())
+    """Inside, import the code that a run's files name, if `wanted` or if it was wanted outside."""
+    token = _trusted.set(wanted or _trusted.get())
     try:
         yield
     finally:
-        _consent.reset(token)
+        _trusted.reset(token)
 
 
 def refuse_code(names: Iterable[object], file: Path) -> None:
-    """Stops where the names that `file` holds would run Python that nobody here has asked for."""
+    """Raise an error if `file` names Python code that the user has neither typed nor trusted."""
     for name in names:
         if not isinstance(name, str) or ":" not in name or name.startswith("timm:"):
             continue
-        if name not in OWN_CODE | _typed and not _consent.get():
+        if name not in OWN_CODE | _typed and not _trusted.get():
             raise NPMatchError(
                 f"{file}: would run the Python code '{name}'; if you trust it, add --trust-code (in Python: "
                 "trust_code=True)"
