@@ -66,6 +66,15 @@ def test_steps_agree_with_plain_sgd_and_its_cosine():
         torch.testing.assert_close(update.ema.average[name], average[name])
 
 
+def test_without_momentum_nesterovs_form_is_plain_descent():
+    module, plain = twins()
+    update = Update(module, TrainingConfig(momentum=0.0, nesterov=True, weight_decay=0.0, learning_rate=0.5))
+    update(loss_of(module, 0))
+    loss_of(plain, 0).backward()
+    for p, q in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q - 0.5 * q.grad)
+
+
 def test_clipping_bounds_backbone_and_head_apart():
     module, unclipped = twins()
     update = Update(

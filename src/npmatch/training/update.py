@@ -15,7 +15,7 @@ from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.nonfinite import BadSteps, Copy, split_buffers
 from npmatch.types import Step
 
-LIVES = 5  # of an average within a run: e⁻⁵, less than 1 % of it, is then what the run started at
+LIVES = 10  # of an average within a run: the last tenth of the steps makes most of it, and e⁻¹⁰ is the start's share
 
 
 def filled_decay(decay: float, iterations: int) -> float:
@@ -100,7 +100,7 @@ class Update:
             ],
             lr=self.learning_rate,
             momentum=config.momentum,
-            nesterov=config.nesterov,
+            nesterov=config.nesterov and config.momentum > 0,  # without momentum torch refuses the word
             fused=True,
         )
         # Momentum exists from the start, so that every step runs the same operations on the same storage.
