@@ -1,4 +1,4 @@
-"""Writes docs/keys.md: every key of the configuration, with its default and the comment beside it in the code.
+"""Writes docs/keys.md: every key of the configuration, with its default, what it takes, and the comment in the code.
 
 python scripts/write_keys.py
 """
@@ -10,7 +10,9 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from npmatch.algorithms import ALGORITHMS
 from npmatch.augment import AugmentConfig
@@ -20,11 +22,13 @@ from npmatch.training.config import TrainingConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 GROUPS = {"data": DataConfig, "augment": AugmentConfig, "backbone": BackboneConfig, "training": TrainingConfig}
+POWERS = {10**6: "10⁶", 10**9: "10⁹"}
 INTRODUCTION = """\
 # Every key
 
-What each key stands at where neither a [recipe](configuration.md) nor [your images](data.md) nor you say otherwise.
-`none` is a word one can type, for keys that have it. Written by `scripts/write_keys.py` from the code.
+What each key stands at where neither a [recipe](configuration.md) nor [your images](data.md) nor you say otherwise, and
+what it takes: `none` is a word one can type, and ranges include their ends. Written by `scripts/write_keys.py` from the
+code.
 """
 
 
@@ -40,12 +44,12 @@ def page() -> str:
 
 def table(group: str, config: type) -> str:
     """A row for each field of a dataclass."""
-    hints, comments = get_type_hints(config), field_comments(config)
-    rows = ["| key | default | |", "|---|---|---|"]
+    hints, comments = get_type_hints(config, include_extras=True), field_comments(config)
+    rows = ["| key | default | takes | |", "|---|---|---|---|"]
     for field in dataclasses.fields(config):
-        words = ", ".join(f"`{choice}`" for choice in choices(hints[field.name]))
-        about = ": ".join(filter(None, [words, comments.get(field.name)])).replace("|", r"\|")
-        rows.append(f"| `{group}.{field.name}` | {as_typed(field.default)} | {about} |")
+        takes = accepted(TypeAdapter(hints[field.name]).json_schema())
+        about = comments.get(field.name, "").replace("|", r"\|")
+        rows.append(f"| `{group}.{field.name}` | {as_typed(field.default)} | {takes} | {about} |")
     return "\n".join(rows).replace("None:", "none:") + "\n"
 
 
@@ -55,9 +59,30 @@ def field_comments(config: type) -> dict[str, str]:
     return dict(re.findall(r"^    (\w+): [^#\n]*?  # (.*)$", source, re.MULTILINE))
 
 
-def choices(hint: Any) -> tuple[str, ...]:
-    """The words that a key takes, where it takes no others."""
-    return get_args(hint) if get_origin(hint) is Literal else ()
+def accepted(schema: dict[str, Any]) -> str:
+    """What a key takes, from the JSON schema of its type: words, a range of numbers, any text."""
+    match schema:
+        case {"anyOf": alternatives}:
+            return " or ".join(accepted(one) for one in alternatives)
+        case {"prefixItems": [first, *others]}:
+            return f"{1 + len(others)} numbers, each {accepted(first)}"
+        case {"enum": words}:
+            return ", ".join(f"`{word}`" for word in words)
+        case {"type": "boolean"}:
+            return "`true`, `false`"
+        case {"type": "null"}:
+            return "`none`"
+        case {"type": "string"}:
+            return "text"
+        case {"type": "integer", "exclusiveMinimum": low}:
+            return accepted({"minimum": low + 1, "maximum": schema["maximum"]})
+        case {"minimum": low, "maximum": high}:
+            return f"{low} to {POWERS.get(high, high)}"
+        case {"exclusiveMinimum": low, "maximum": high}:
+            return f"above {low}, up to {POWERS.get(high, high)}"
+        case {"minimum": low, "exclusiveMaximum": high}:
+            return f"{low} to below {POWERS.get(high, high)}"
+    raise ValueError(f"no words for {schema}")
 
 
 def as_typed(value: Any) -> str:

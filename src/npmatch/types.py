@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 FOREIGN = -2  # the label of an image known to be of no class; −1 is that of one not known
+
+# The numbers that settings take. The largest are far beyond use, and small enough for the arithmetic that follows.
+PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # of steps, of images
+Size = Annotated[int, Field(gt=0, le=10**6)]  # of what is held in memory at once
+PositiveFloat = Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)

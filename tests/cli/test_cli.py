@@ -44,7 +44,7 @@ def pictures(tmp_path):
         (["train", "digits-41"], "unknown recipe 'digits-41'; did you mean 'digits-40'?"),
         (["train", "digits-40", "--algorithm", "npmach"], "unknown algorithm 'npmach'; did you mean 'npmatch'?"),
         (["train", "digits-40", "training.iteration=3"], "unknown key 'training.iteration'; did you mean"),
-        (["train", "digits-40", "training.iterations=x"], "training.iterations=x: input should be a valid integer"),
+        (["train", "digits-40", "training.iterations=x"], "training.iterations=x: must be a valid integer"),
         (["train", "digits-40", "backbone.name=wrn-28-3"], "unknown backbone 'wrn-28-3'"),
         (
             ["train", "digits-40", "augment.policy=natura"],

@@ -66,7 +66,7 @@ def test_a_variant_survives_being_written_and_read(settings):
         (["compare", "digits-40", "--algorithms", "npmatch[alpha]"], "'alpha' in 'npmatch[alpha]' is not of the form"),
         (["compare", "digits-40", "--algorithms", "npmatch[alpha=1;alpha=2]"], "sets algorithm.alpha twice"),
         (["compare", "digits-40", "--algorithms", "npmatch[alfa=1]"], "npmatch[alfa=1]: unknown key 'algorithm.alfa'"),
-        (["compare", "digits-40", "--algorithms", "npmatch[samples=x]"], "input should be a valid integer"),
+        (["compare", "digits-40", "--algorithms", "npmatch[samples=x]"], "must be a valid integer"),
         (["compare", "digits-40", "--algorithms", ""], "is not of the form"),
         (["compare", "digits-40", "algorithm.samples=3", "--algorithms", "supervised"], "NAME[key=value]"),
         (["compare", "digits-41"], "unknown recipe 'digits-41'"),

@@ -23,7 +23,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.heads import Memory
 from npmatch.objectives.losses import one_hot
 from npmatch.objectives.selection import WindowAlignment
-from npmatch.types import Batch, Step, Task, Views
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Size, Step, Task, Views
 
 
 class CoMatch(Algorithm):
@@ -35,15 +35,15 @@ class CoMatch(Algorithm):
     class Config:
         """The paper's hyperparameters for CIFAR-10; STL-10 has λ_ctr 5."""
 
-        embedding: int = 64  # size of z
-        temperature: float = 0.2  # t, of similarities between embeddings
-        confidence: float = 0.95  # τ: from here on a pseudo-label is trusted
-        graph_threshold: float = 0.8  # T: pseudo-labels less alike than this have no edge
-        smoothing: float = 0.9  # α, the share of an image's own prediction in its pseudo-label
-        window: int = 32  # batches whose mean prediction aligns a prediction
-        bank: int = 2560  # K, pairs in the memory: five steps of (μ + 1)·B with B 64 and μ 7
-        unlabeled_weight: float = 1.0  # λ_cls, of the unlabelled loss
-        contrastive_weight: float = 1.0  # λ_ctr, of the contrastive loss
+        embedding: Size = 64  # size of z
+        temperature: PositiveFloat = 0.2  # t, of similarities between embeddings
+        confidence: Share = 0.95  # τ: from here on a pseudo-label is trusted
+        graph_threshold: Share = 0.8  # T: pseudo-labels less alike than this have no edge
+        smoothing: Share = 0.9  # α, the share of an image's own prediction in its pseudo-label
+        window: Size = 32  # batches whose mean prediction aligns a prediction
+        bank: Size = 2560  # K, pairs in the memory: five steps of (μ + 1)·B with B 64 and μ 7
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_cls, of the unlabelled loss
+        contrastive_weight: NonNegativeFloat = 1.0  # λ_ctr, of the contrastive loss
 
     config: Config
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.types import Batch, Step
+from npmatch.types import Batch, NonNegativeFloat, Share, Step
 
 
 class FixMatch(Algorithm):
@@ -27,8 +27,8 @@ class FixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: float = 0.95  # τ: from here on a pseudo-label is trusted
-        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled loss
+        confidence: Share = 0.95  # τ: from here on a pseudo-label is trusted
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 
     config: Config

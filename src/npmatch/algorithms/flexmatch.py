@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.selection import Curriculum
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Share, Step, Task
 
 
 class FlexMatch(Algorithm):
@@ -32,8 +32,8 @@ class FlexMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: float = 0.95  # τ, which the classes' thresholds rise to
-        unlabeled_weight: float = 1.0  # λ, of the unlabelled loss
+        confidence: Share = 0.95  # τ, which the classes' thresholds rise to
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ, of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 
     config: Config

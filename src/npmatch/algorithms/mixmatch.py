@@ -21,7 +21,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.distributed.collective import everyones, mine
 from npmatch.heads import frozen_statistics
 from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
-from npmatch.types import Batch, Step, Views
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step, Views
 
 
 class MixMatch(Algorithm):
@@ -34,12 +34,12 @@ class MixMatch(Algorithm):
     class Config:
         """The settings under which MixMatch is a baseline of the FixMatch family."""
 
-        temperature: float = 0.5  # T, which sharpens the guesses
+        temperature: PositiveFloat = 0.5  # T, which sharpens the guesses
         # Paper: α 0.75 and λ_U 75 (CIFAR-10), 150 (CIFAR-100) or 50 (STL-10), ramped over 16,000 steps; here: 0.5,
         # 100 and 40 % of training, because those gave the error rates it is compared by.
-        mixup: float = 0.5  # α: images are mixed by a ratio from Beta(α, α)
-        unlabeled_weight: float = 100.0  # λ_U, of the unlabelled loss
-        ramp: float = 0.4  # share of training over which λ_U grows from 0
+        mixup: PositiveFloat = 0.5  # α: images are mixed by a ratio from Beta(α, α)
+        unlabeled_weight: NonNegativeFloat = 100.0  # λ_U, of the unlabelled loss
+        ramp: Share = 0.4  # share of training over which λ_U grows from 0
 
     config: Config
 

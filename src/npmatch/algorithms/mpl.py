@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.heads import Model
 from npmatch.objectives.losses import ramp_up
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step, Task
 
 
 class MetaPseudoLabels(Algorithm):
@@ -35,13 +35,13 @@ class MetaPseudoLabels(Algorithm):
     class Config:
         """The hyperparameters of the paper and of its public implementations."""
 
-        temperature: float = 0.7  # T of the teacher's UDA loss
-        confidence: float = 0.6  # τ, of the sharpened prediction
-        uda_weight: float = 8.0  # λ, of that loss
-        uda_ramp: float = 1 / 60  # share of training over which λ grows from 0
-        label_smoothing: float = 0.15  # of the teacher's labelled loss
-        baseline_decay: float = 0.99  # of the moving mean b
-        finetune: float = 0.02  # share of training, at its end, in which the student sees labelled images alone
+        temperature: PositiveFloat = 0.7  # T of the teacher's UDA loss
+        confidence: Share = 0.6  # τ, of the sharpened prediction
+        uda_weight: NonNegativeFloat = 8.0  # λ, of that loss
+        uda_ramp: Share = 1 / 60  # share of training over which λ grows from 0
+        label_smoothing: Share = 0.15  # of the teacher's labelled loss
+        baseline_decay: Share = 0.99  # of the moving mean b
+        finetune: Share = 0.02  # share of training, at its end, in which the student sees labelled images alone
         fresh_teacher: bool = True  # with weights of its own; false, for pretrained networks: starts as the student
 
     config: Config

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.errors import NPMatchError
 from npmatch.heads import Model, NeuralProcessHead, WeakNorm
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.objectives.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Share, Size, Step, Task
 
 
 class NPMatch(Algorithm):
@@ -54,16 +53,16 @@ class NPMatch(Algorithm):
     class Config:
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
-        samples: int = 10  # T, latent samples of a prediction
-        bank: int = 2560  # Q, representations remembered
-        width: int | None = None  # M, of the head; None: a quarter of the features
-        confidence: float = 0.95  # τ_c, which the classes' thresholds rise to
-        max_entropy: float = 0.4  # τ_u, nats: a pseudo-label less certain is not trusted
-        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled loss
+        samples: Size = 10  # T, latent samples of a prediction
+        bank: Size = 2560  # Q, representations remembered
+        width: Size | None = None  # M, of the head; None: a quarter of the features
+        confidence: Share = 0.95  # τ_c, which the classes' thresholds rise to
+        max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: a pseudo-label less certain is not trusted
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled loss
         unlabeled_mean: Literal["trusted", "all"] = "trusted"  # of whom loss_u is the mean; all: few weigh little
-        divergence_weight: float = 0.01  # β, of the divergence
+        divergence_weight: NonNegativeFloat = 0.01  # β, of the divergence
         divergence: Literal["js", "js_dual", "kl"] = "js"  # D, between q(z | context) and q(z | targets)
-        alpha: float | None = None  # None: α_u from uncertainty; a number: that skew throughout
+        alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
         targets: Literal["all", "trusted", "split"] = "all"  # whose representations make q(z | targets)
         alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
@@ -75,10 +74,6 @@ class NPMatch(Algorithm):
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
         """Adds the curriculum to the model: one integer per unlabelled image."""
         super().__init__(backbone, task, config)
-        for key in ("confidence", "alpha"):
-            value = getattr(self.config, key)
-            if value is not None and not 0 <= value <= 1:
-                raise NPMatchError(f"algorithm.{key}={value}: must be from 0 to 1")
         self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
 
     @classmethod

@@ -25,7 +25,7 @@ from npmatch.distributed.collective import everyones, mine
 from npmatch.heads import LinearHead, frozen_statistics
 from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.objectives.selection import WindowAlignment
-from npmatch.types import Batch, Step, Task, Views
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Size, Step, Task, Views
 
 
 class ReMixMatch(Algorithm):
@@ -40,13 +40,13 @@ class ReMixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        temperature: float = 0.5  # T, which sharpens the guesses
-        mixup: float = 0.75  # α: images are mixed by a ratio from Beta(α, α)
-        window: int = 128  # batches whose mean prediction is p̃(y)
-        unlabeled_weight: float = 1.5  # λ_U, of mixed unlabelled images
-        strong_weight: float = 0.5  # λ_Û₁, of unmixed strong views
-        rotation_weight: float = 0.5  # λ_r, of guessing the turn
-        ramp: float = 1 / 64  # share of training over which λ_U and λ_Û₁ grow from 0
+        temperature: PositiveFloat = 0.5  # T, which sharpens the guesses
+        mixup: PositiveFloat = 0.75  # α: images are mixed by a ratio from Beta(α, α)
+        window: Size = 128  # batches whose mean prediction is p̃(y)
+        unlabeled_weight: NonNegativeFloat = 1.5  # λ_U, of mixed unlabelled images
+        strong_weight: NonNegativeFloat = 0.5  # λ_Û₁, of unmixed strong views
+        rotation_weight: NonNegativeFloat = 0.5  # λ_r, of guessing the turn
+        ramp: Share = 1 / 64  # share of training over which λ_U and λ_Û₁ grow from 0
 
     config: Config
     label_counts: Tensor  # K, int64: labels seen, plus one each

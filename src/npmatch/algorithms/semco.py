@@ -16,15 +16,20 @@ group; ê_b: the mean of the group's e_k, weighted by the softmax of their cosin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.algorithms.label_embeddings import load_label_embeddings
 from npmatch.heads import WeakNorm
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Share, Size, Step, Task
+
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+CosineDistance = Annotated[float, Field(gt=0, le=2)]
 
 
 class SemCo(Algorithm):
@@ -38,12 +43,12 @@ class SemCo(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: float = 0.95  # τ, of the softmax classifier
-        similarity: float = 0.7  # τ_s, cosine, of the semantic classifier
-        unlabeled_weight: float = 1.0  # λ_u, of the unlabelled losses
-        semantic_weight: float = 3.0  # λ, of the cosine losses
-        group_distance: float = 0.2  # ε: classes nearer than this in cosine distance are of one group
-        hidden: int = 2048  # width of the semantic classifier
+        confidence: Share = 0.95  # τ, of the softmax classifier
+        similarity: Cosine = 0.7  # τ_s, cosine, of the semantic classifier
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled losses
+        semantic_weight: NonNegativeFloat = 3.0  # λ, of the cosine losses
+        group_distance: CosineDistance = 0.2  # ε: classes nearer than this in cosine distance are of one group
+        hidden: Size = 2048  # width of the semantic classifier
         own_labels: bool = True  # a classifier learns from its own pseudo-labels too; false: from the other's alone
         label_embeddings: str | None = None  # file of vectors for the class names; None: the embedded one
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views

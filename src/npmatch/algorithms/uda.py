@@ -21,7 +21,7 @@ from torch import Tensor
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.losses import masked_mean
-from npmatch.types import Batch, Step
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step
 
 Annealing = Literal["off", "linear", "log", "exp"]
 
@@ -33,9 +33,9 @@ class UDA(Algorithm):
     class Config:
         """The paper's hyperparameters for images."""
 
-        temperature: float = 0.4  # τ, which sharpens the targets
-        confidence: float = 0.8  # β: above it a target is learnt from
-        unlabeled_weight: float = 1.0  # λ, of the unlabelled loss
+        temperature: PositiveFloat = 0.4  # τ, which sharpens the targets
+        confidence: Share = 0.8  # β: above it a target is learnt from
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ, of the unlabelled loss
         annealing: Annealing = "off"  # TSA's schedule: log for plenty of labels, exp for very few
         weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
 

@@ -26,7 +26,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.heads import MCDropoutModel, frozen_statistics
 from npmatch.objectives.losses import masked_mean, one_hot
 from npmatch.objectives.selection import Curriculum
-from npmatch.types import Batch, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Share, ShareBelowOne, Size, Step, Task
 
 
 class Selection(NamedTuple):
@@ -44,14 +44,14 @@ class UPS(Algorithm):
     class Config:
         """The paper's hyperparameters; the confidence is the curriculum's."""
 
-        samples: int = 10  # T, passes under dropout
-        dropout: float = 0.3  # share of elements dropped
-        confidence: float = 0.95  # τ_p, which the curriculum's thresholds rise to
-        max_std: float = 0.05  # κ_p: a pseudo-label that wavers more is not trusted
-        negative_confidence: float = 0.05  # τ_n: a class at most this likely may be a negative label
-        negative_max_std: float = 0.005  # κ_n: unless it wavers more
-        unlabeled_weight: float = 1.0  # λ_u, of positive labels
-        negative_weight: float = 1.0  # λ_n, of negative labels
+        samples: Size = 10  # T, passes under dropout
+        dropout: ShareBelowOne = 0.3  # share of elements dropped
+        confidence: Share = 0.95  # τ_p, which the curriculum's thresholds rise to
+        max_std: NonNegativeFloat = 0.05  # κ_p: a pseudo-label that wavers more is not trusted
+        negative_confidence: Share = 0.05  # τ_n: a class at most this likely may be a negative label
+        negative_max_std: NonNegativeFloat = 0.005  # κ_n: unless it wavers more
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of positive labels
+        negative_weight: NonNegativeFloat = 1.0  # λ_n, of negative labels
 
     config: Config
     model: MCDropoutModel

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from npmatch.augment.strong import Strong
 from npmatch.augment.views import FunctionView, Identity, View
 from npmatch.augment.weak import CropDraws, PadCrop, ResizedCrop
 from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.types import Share, Size
 from npmatch.user_code import import_name
+
+PartOfArea = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -18,11 +23,11 @@ class AugmentConfig:
 
     policy: str = "natural"  # natural, digits (no flip), none, or package.module:name
     crop: Literal["pad", "resized"] = "pad"  # after reflect padding, or of random area and aspect, resized
-    padding: int = 4  # pixels, for `pad`
-    crop_scale: tuple[float, float] = (0.2, 1.0)  # smallest and largest share of the area, for `resized`
-    size: int | None = None  # side of the views, for `resized`; the images' own if not given
-    operations: int = 3  # of RandAugment on a strong view
-    cutout: float = 0.5  # largest side of the cutout, of the image's width
+    padding: Annotated[int, Field(ge=0, le=10**6)] = 4  # pixels, for `pad`
+    crop_scale: tuple[PartOfArea, PartOfArea] = (0.2, 1.0)  # smallest and largest share of the area, for `resized`
+    size: Size | None = None  # side of the views, for `resized`; the images' own if not given
+    operations: Annotated[int, Field(ge=0, le=100)] = 3  # of RandAugment on a strong view
+    cutout: Share = 0.5  # largest side of the cutout, of the image's width
 
 
 @dataclass(frozen=True)

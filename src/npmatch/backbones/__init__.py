@@ -10,6 +10,7 @@ from torch import nn
 from npmatch.backbones.small import SmallCNN
 from npmatch.backbones.wide_resnet import WideResNet
 from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.types import Share, Size
 from npmatch.user_code import import_name
 
 __all__ = ["BUILT_IN", "BackboneConfig", "SmallCNN", "WideResNet", "make_backbone"]
@@ -23,9 +24,9 @@ class BackboneConfig:
 
     name: str = "wrn-28-2"  # wrn-28-2, wrn-28-8, wrn-37-2, cnn, timm:NAME or package.module:Class
     pretrained: bool = False  # timm models only
-    width: int | None = None  # cnn only: channels of the first layer
-    stem_stride: int = 1  # cnn only: stride of the first layer; 2 takes a quarter of the time
-    norm_momentum: float | None = None  # share of the new batch in batch norm's running statistics
+    width: Size | None = None  # cnn only: channels of the first layer
+    stem_stride: Size = 1  # cnn only: stride of the first layer; 2 takes a quarter of the time
+    norm_momentum: Share | None = None  # share of the new batch in batch norm's running statistics
 
 
 def make_backbone(config: BackboneConfig, in_channels: int) -> nn.Module:

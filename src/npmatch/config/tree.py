@@ -11,37 +11,22 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from npmatch.algorithms import ALGORITHMS, Algorithm, find_algorithm
+import pydantic
+
+from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
-from npmatch.config.paths import PATH_KEYS, paths_of_run, same_place
+from npmatch.config.paths import PATH_KEYS, same_place
 from npmatch.data.config import DataConfig
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.files import write_atomically
 from npmatch.training.config import TrainingConfig
-from npmatch.user_code import refuse_code
 
 Layer = Mapping[str, Any]
 
 CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source", "data.foreign")
-
-# Sizes and intervals of which there must be at least one.
-POSITIVE = {
-    *(f"training.{name}" for name in ("iterations", "batch", "log_every", "eval_every", "checkpoint_every")),
-    *("training.max_bad_steps", "training.unlabeled_ratio"),
-    *("training.eval_batch", "training.learning_rate", "training.clip"),
-    *(f"algorithm.{name}" for name in ("samples", "bank", "width", "window", "embedding", "hidden", "temperature")),
-    *("backbone.width", "backbone.stem_stride", "data.labels", "data.image_size", "augment.size"),
-}
-
-NOT_NEGATIVE = {"training.weight_decay", "data.workers", "augment.padding", "augment.operations"}
-
-SHARES = {  # from 0 to 1
-    *("training.momentum", "training.ema", "backbone.norm_momentum"),
-    *("augment.cutout", "data.resident_share"),
-}
 
 
 @dataclass(frozen=True)
@@ -90,22 +75,16 @@ def make_config(*layers: Layer) -> Config:
     types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
     types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
     values = {key: _typed(key, value, types) for key, value in given.items()}
-    is_ours = algorithm in ALGORITHMS.values()  # a user's Config may give our names other meanings, and bounds
-    _check_bounds({key: value for key, value in values.items() if is_ours or not key.startswith("algorithm.")})
+    _check_finite(values, algorithm)
     return config_of(values)
 
 
-def _check_bounds(values: Layer) -> None:
-    """Names the first number that lies outside of what its key takes."""
+def _check_finite(values: Layer, algorithm: type[Algorithm]) -> None:
+    """A user's `float` without bounds takes finite numbers, and its default, which may stand for no limit."""
+    defaults = {f"algorithm.{field.name}": field.default for field in dataclasses.fields(algorithm.Config)}
     for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(key):
             raise NPMatchError(f"{key}={value}: must be a finite number")
-        if key in POSITIVE and value is not None and value <= 0:
-            raise NPMatchError(f"{key}={value}: must be greater than 0")
-        if key in NOT_NEGATIVE and value is not None and value < 0:
-            raise NPMatchError(f"{key}={value}: must not be negative")
-        if key in SHARES and value is not None and not 0 <= value <= 1:
-            raise NPMatchError(f"{key}={value}: must be from 0 to 1")
 
 
 def config_of(values: Layer) -> Config:
@@ -136,24 +115,27 @@ def _groups(algorithm: type[Algorithm]) -> dict[str, type]:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    return {f.name: get_type_hints(cls)[f.name] for f in dataclasses.fields(cls)}
+    """The type of each field, with its bounds."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
-    """The value as its key's type, or one line that says what the key takes."""
+    """The value as its key's type and within its bounds, or one line that says what the key takes."""
     if key not in types:
         raise NoSuchChoiceError("key", str(key), sorted(types))
-    import pydantic
-
+    hint = types[key]
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    parts = value
     if isinstance(value, str):  # as typed on a command line
-        if value.lower() in ("none", "null") and type(None) in get_args(types[key]):
+        if value.lower() in ("none", "null") and type(None) in get_args(plain):
             return None
-        if get_origin(types[key]) is tuple:
-            value = value.split(",")
+        if get_origin(plain) is tuple:
+            parts = value.split(",")
     try:
-        return pydantic.TypeAdapter(types[key]).validate_python(value)
+        return pydantic.TypeAdapter(hint).validate_python(parts)
     except pydantic.ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        problem = error.errors()[0]["msg"].replace("Input should", "must", 1)
         raise NPMatchError(f"{key}={value}: {problem[0].lower() + problem[1:]}") from None
 
 
@@ -181,13 +163,6 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
     return flatten(tree)
-
-
-def read_config_of_run(folder: Path) -> Config:
-    """RUN/config.yaml, its paths being those of the folder the run was started in."""
-    layer = read_config_file(folder / "config.yaml")
-    refuse_code((layer.get(key) for key in CODE_KEYS), folder / "config.yaml")
-    return config_in_file({**layer, **paths_of_run(layer, folder)}, folder / "config.yaml")
 
 
 def config_in_file(layer: Layer, path: Path) -> Config:
