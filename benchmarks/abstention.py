@@ -1,12 +1,27 @@
-"""Does `--abstain` keep its word? Many seeds, each with held-out labels of its own, measured on the test images."""
+"""Whether the error bound of `predict --abstain` holds on test images, over seeds with held-out labels of their own."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from benchmarks.result import BenchResult, Column
+import typer
+
+from benchmarks.command_line import run, show
+from benchmarks.result import BenchmarkResult, Column
+from npmatch.cli.shared import (
+    DataOption,
+    DeviceOption,
+    JobsOption,
+    JsonOption,
+    OutOption,
+    WordsArgument,
+    check_device,
+    recipe_and_settings,
+    telling_of_a_stop,
+)
 from npmatch.compare import compare, parse_variant
 from npmatch.compare.results import run_folder
 from npmatch.decide import CONFIDENCE, check_target, fewest_labels
@@ -30,8 +45,8 @@ def bench_abstention(
     jobs: int = 1,
     device: str | None = None,
     quiet: bool = False,
-) -> BenchResult:
-    """Trains every seed on the recipe's labels, with the held-out ones besides; what `out` has is not trained again."""
+) -> BenchmarkResult:
+    """Trains every seed with `held_out` labels besides the recipe's; runs that are in `out` are not trained again."""
     check_target(target, confidence)
     if held_out < (fewest := fewest_labels(target, confidence)):
         raise NPMatchError(f"--held-out {held_out}: --abstain {target} needs at least {fewest}")
@@ -54,7 +69,7 @@ def bench_abstention(
             rows.append({"seed": seed, **measure(evaluate_run(folder, data, device), target, confidence)})
     if not rows:
         raise NPMatchError(f"{out}: no run has finished; the .log files in it say why")
-    return BenchResult(
+    return BenchmarkResult(
         name="abstention",
         about=f"{recipe}, {algorithm}: error below {target:.0%}, {confidence:.0%} sure, by {held_out} held-out labels",
         columns=[
@@ -78,7 +93,7 @@ def bench_abstention(
 
 
 def measure(found: Evaluation, target: float, confidence: float) -> dict[str, Any]:
-    """What the threshold of a run's held-out labels does to its test images."""
+    """Applies the threshold that a run's held-out labels give to its test images."""
     if found.calibration is None:
         raise NPMatchError("there are no test images to measure on, apart from those held out")
     chosen = found.calibration.abstention(target, confidence)
@@ -92,5 +107,55 @@ def measure(found: Evaluation, target: float, confidence: float) -> dict[str, An
         "allowed": f"{chosen.kept} of {chosen.n}, {chosen.errors} wrong",
         "kept": 100 * kept,
         "kept_error": error,
-        "holds": error is None or error <= 100 * target,  # nothing kept is nothing wrong
+        "holds": error is None or error <= 100 * target,  # where nothing is kept, nothing is wrong
     }
+
+
+def main(
+    words: WordsArgument,
+    held_out: Annotated[
+        int, typer.Option("--held-out", help="Number of labels to calibrate on, besides the recipe's.")
+    ] = 200,
+    abstain: Annotated[
+        float, typer.Option("--abstain", help="Highest error that is allowed among the predictions kept.")
+    ] = 0.05,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability with which the --abstain bound must hold.")
+    ] = 0.9,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, which count up from 0.")] = 10,
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", help="Algorithm or variant, such as npmatch[divergence=kl].")
+    ] = "npmatch",
+    jobs: JobsOption = 1,
+    out: OutOption = None,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Error bound of predict --abstain, checked on test images.
+
+    Shows the share of predictions kept and the error among them, seed by seed.
+    """
+    recipe, settings = recipe_and_settings(words)
+    if recipe is None:
+        raise NPMatchError("name a recipe, for example digits-40")
+    with telling_of_a_stop():
+        result = bench_abstention(
+            recipe,
+            out or Path("runs") / f"bench-abstention-{recipe}",
+            target=abstain,
+            confidence=confidence,
+            held_out=held_out,
+            seeds=seeds,
+            algorithm=algorithm,
+            settings=settings,
+            data=data,
+            jobs=jobs,
+            device=check_device(device),
+            quiet=as_json,
+        )
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

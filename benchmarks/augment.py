@@ -1,22 +1,27 @@
-"""Our views of a batch against torchvision's transforms, which take one image at a time.
+"""Speed of augmentation: our views of a whole batch against torchvision's transforms, image by image.
 
-Both get uint8 images and give uint8 images. A weak view is a flip and a crop after reflect padding; a strong one has
+Both take uint8 images and return uint8 images. A weak view is a flip and a crop after reflect padding; a strong one has
 RandAugment's operations before it, and ours a cutout as well.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import PlotOption, RoundsOption, run, show
+from benchmarks.plot import draw_bars
+from benchmarks.result import BenchmarkResult, Column
 from benchmarks.timing import Run, captured, interleaved, tell
 from npmatch.augment import AugmentConfig, View, make_policy
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.distributed.devices import choose_device
 from npmatch.training.speed import OPTIONS
 
@@ -30,8 +35,8 @@ COLUMNS = [
 OURS, PILLOW, TENSOR = "ours", "torchvision, Pillow images", "torchvision, tensors"
 
 
-def bench_augment(device: str | None = None, cores: int = 2, images: int = 448, rounds: int = 5) -> BenchResult:
-    """On `cores` cores, and on the GPU where there is one and `device` is not cpu."""
+def bench_augment(device: str | None = None, cores: int = 2, images: int = 448, rounds: int = 5) -> BenchmarkResult:
+    """Times views on `cores` cores, and on the GPU where there is one and `device` is not cpu."""
     chosen = choose_device(device)
     cores = min(cores, os.cpu_count() or 1)
     pixels = torch.randint(256, (images, 3, SIDE, SIDE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -51,7 +56,7 @@ def bench_augment(device: str | None = None, cores: int = 2, images: int = 448, 
             tell(f"{name} views, {way}: {1000 * value:.3f} ms for {images} images")
             row = {"view": name, "way": way, "milliseconds": 1000 * value, "images_per_second": images / value}
             rows.append(row)
-    return BenchResult(
+    return BenchmarkResult(
         name="augment",
         about=f"Views of {images} images of 3×{SIDE}×{SIDE} pixels; {config.operations} operations in a strong one",
         columns=COLUMNS,
@@ -69,7 +74,7 @@ def bench_augment(device: str | None = None, cores: int = 2, images: int = 448, 
 def time_on_cores(
     view: View[Any], theirs: Callable[[Any], Any], pixels: Tensor, cores: int, rounds: int
 ) -> dict[str, float]:
-    """Seconds a batch; torchvision's as if all cores shared the work."""
+    """Seconds a batch; those of torchvision as if all cores shared its work."""
     runs = {OURS: _call(view, pixels), PILLOW: one_by_one(theirs, pictures(pixels)), TENSOR: one_by_one(theirs, pixels)}
     with torch_threads(cores):
         seconds = interleaved(runs, "cpu", rounds)
@@ -77,7 +82,7 @@ def time_on_cores(
 
 
 def torchvision_view(kind: str, config: AugmentConfig) -> Callable[[Any], Any]:
-    """The like view by torchvision's second transforms, for one image."""
+    """The corresponding view of one image by torchvision.transforms.v2."""
     from torchvision.transforms import v2
 
     weak = [v2.RandomHorizontalFlip(), v2.RandomCrop(SIDE, padding=config.padding, padding_mode="reflect")]
@@ -86,7 +91,7 @@ def torchvision_view(kind: str, config: AugmentConfig) -> Callable[[Any], Any]:
 
 
 def pictures(pixels: Tensor) -> list[Any]:
-    """The images as Pillow's, made beforehand: their making is not counted."""
+    """The images as Pillow's, made beforehand, so that making them is not timed."""
     from PIL import Image
 
     return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in pixels]
@@ -109,7 +114,7 @@ def time_on_device(view: View[Any], pixels: Tensor, rounds: int) -> dict[str, fl
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many threads inside."""
+    """Lets torch use `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -120,3 +125,25 @@ def torch_threads(count: int) -> Iterator[None]:
 
 def _call(view: View[Any], pixels: Tensor) -> Run:
     return lambda: view(pixels)
+
+
+def main(
+    cores: Annotated[int, typer.Option("--cores", min=1, help="Number of CPU cores.")] = 2,
+    images: Annotated[int, typer.Option("--images", min=1, help="Number of images in a batch.")] = 448,
+    rounds: RoundsOption = 5,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Augmentation of a batch against torchvision's transforms.
+
+    torchvision's take one image after the other, in two forms: Pillow images and tensors.
+    """
+    result = bench_augment(check_device(device), cores, images, rounds)
+    if plot:
+        draw_bars(plot, {f"{r['view']}: {r['way']}": r["images_per_second"] for r in result.rows}, "images/s")
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,4 +1,4 @@
-"""A training run killed again and again: does it end as if nothing had happened, to the bit?
+"""Fault injection: whether runs that are killed and resumed end with the same weights and log as an undisturbed run.
 
 Every round trains the digits afresh and dies several times on the way: by kill -9 or SIGTERM at a random moment of its
 life (its start and its end included), or by kill -9 in the middle of writing a checkpoint. Each time it is resumed. In
@@ -21,9 +21,14 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from benchmarks.result import BenchResult, Column
+import typer
+
+from benchmarks.command_line import run, show
+from benchmarks.result import BenchmarkResult, Column
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
+from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
 from npmatch.files import unfinished
 
@@ -33,25 +38,25 @@ SETTINGS = ("training.checkpoint_every=20", "training.log_every=10", "training.e
 
 
 class Death(NamedTuple):
-    """How one attempt of a round is to end."""
+    """How one attempt at finishing a run ends."""
 
     fault: str
-    moment: float  # seconds of work after its start; in a write: checkpoints until then, and the share of bytes written
+    moment: float  # seconds of work after its start; in a write: number of checkpoints, and share of bytes written
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every round does."""
+    """What every round does: the command it runs and how often it is killed."""
 
     words: tuple[str, ...]  # of `npmatch train`, but for --out
     device: str
-    kills: int  # in a round
+    kills: int  # in a round, at most
     seconds: float = 0.0  # of work that an undisturbed run takes
 
 
 @dataclass
 class Round:
-    """What came of one."""
+    """The outcome of one round."""
 
     number: int
     same_weights: bool = False
@@ -74,7 +79,7 @@ def bench_faults(
     seed: int = 0,
     recipe: str = "digits-40",
     settings: Sequence[str] = SETTINGS,
-) -> BenchResult:
+) -> BenchmarkResult:
     """Kills `rounds` runs `kills` times each and resumes them to their end."""
     for name, number in (("rounds", rounds), ("iterations", iterations), ("jobs", jobs), ("kills", kills)):
         if number < 1:
@@ -98,7 +103,7 @@ def bench_faults(
 
 
 def run_round(plan: Plan, folder: Path, number: int) -> Round:
-    """One run, killed on its way and resumed to its end."""
+    """Trains one run that is killed on its way and resumed to its end."""
     out, result = folder / f"round-{number}", Round(number)
     for death in [*draw_deaths(plan, number), None]:
         process = _start(plan, out, death)
@@ -123,7 +128,7 @@ def run_round(plan: Plan, folder: Path, number: int) -> Round:
 
 
 def draw_deaths(plan: Plan, number: int) -> list[Death]:
-    """The deaths of one round, at random."""
+    """The deaths of one round, drawn at random."""
     draws = random.Random(number)
     return [
         Death(fault, draws.uniform(0, plan.seconds) if fault != FAULTS[2] else draws.uniform(1, 4))
@@ -132,7 +137,7 @@ def draw_deaths(plan: Plan, number: int) -> list[Death]:
 
 
 def _start(plan: Plan, out: Path, death: Death | None) -> Any:
-    """`npmatch train --resume` in a process of its own; forked on the CPU, where its start then takes no time."""
+    """Starts `npmatch train --resume` in a process; on the CPU it is forked, which saves the time of its imports."""
     # A CUDA device does not survive a fork.
     context: Any = mp.get_context("fork" if plan.device == "cpu" else "spawn")
     process = context.Process(target=_train, args=([*plan.words, "--out", str(out), "--resume"], out, death))
@@ -141,16 +146,16 @@ def _start(plan: Plan, out: Path, death: Death | None) -> Any:
 
 
 def _wait_for_work(process: Any, seconds: float) -> float:
-    """Until the process has worked so long, or ended; how long it has worked.
+    """Waits until the process has worked for `seconds` or ended; returns how long it has worked.
 
-    By the processor's time where Linux tells it, so that moments fall into a run's life on a busy machine too.
+    Measured in processor time where Linux tells it, so that moments fall into a run's life on a busy machine too.
     """
     started, worked = time.monotonic(), 0.0
     account = Path(f"/proc/{process.pid}/stat")
-    kept_by_the_system = account.exists()
+    has_account = account.exists()
     while process.is_alive() and worked < seconds:
         process.join(0.01)
-        if not kept_by_the_system:
+        if not has_account:
             worked = time.monotonic() - started
         elif account.exists():
             user, system = account.read_text().rpartition(")")[2].split()[11:13]
@@ -166,10 +171,10 @@ def _finish(process: Any) -> int:
 
 
 def _train(words: list[str], out: Path, death: Death | None) -> None:
-    """The process that dies."""
+    """The training process, which dies as it was told."""
     import torch
 
-    from npmatch.cli import main
+    import npmatch.cli
 
     with open(out.with_suffix(".log"), "ab", buffering=0) as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
@@ -177,11 +182,11 @@ def _train(words: list[str], out: Path, death: Death | None) -> None:
     torch.set_num_threads(1)  # bits depend on their number
     if death is not None and death.fault == FAULTS[2]:
         die_in_a_write(int(death.moment), 1.25 * (death.moment % 1))
-    sys.exit(main(["train", *words]))
+    sys.exit(npmatch.cli.main(["train", *words]))
 
 
 def die_in_a_write(number: int, share: float) -> None:
-    """From now on, kill -9 in the `number`-th write of tensors, at `share` of its bytes; from 1 on, just after it."""
+    """Makes the `number`-th write of a checkpoint die by kill -9 at `share` of its bytes; from 1 on, just after it."""
     from npmatch.training import checkpoint
 
     write, writes = checkpoint.write_atomically, iter(range(1, sys.maxsize))
@@ -204,7 +209,7 @@ def _last_checkpoint(run: Path) -> str:
 
 
 def _log(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, as they stand in the file, without what a clock says."""
+    """The lines of a run's log in their order, without clock times."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
 
@@ -214,7 +219,7 @@ def _last_words(run: Path) -> str:
     return " ".join(log.read_text(errors="replace").split()[-60:]) if log.exists() else "it said nothing"
 
 
-def _result(done: list[Round], iterations: int, device: str, plan: Plan) -> BenchResult:
+def _result(done: list[Round], iterations: int, device: str, plan: Plan) -> BenchmarkResult:
     same = sum(result.is_same for result in done)
     faults = sum((result.faults for result in done), Counter[str]())
     others = [
@@ -222,7 +227,7 @@ def _result(done: list[Round], iterations: int, device: str, plan: Plan) -> Benc
         for result in done
         if not result.is_same
     ]
-    return BenchResult(
+    return BenchmarkResult(
         name="faults",
         about=f"{len(done)} digits runs of {iterations} iterations, killed up to {plan.kills} times each and resumed",
         columns=[Column("fault", "died by"), Column("times", "times")],
@@ -231,3 +236,26 @@ def _result(done: list[Round], iterations: int, device: str, plan: Plan) -> Benc
         notes=[*others, f"an undisturbed run works for {plan.seconds:.0f} s"],
         device=device,
     )
+
+
+def main(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of runs to kill and resume.")] = 5,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Training steps of each run.")] = 200,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Highest number of times that a run is killed.")] = 3,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of runs at a time.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the moments and kinds of death.")] = 0,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Runs killed and resumed against an undisturbed one.
+
+    Weights and log are compared bit for bit; exit code 1 where a round differs.
+    """
+    result = bench_faults(rounds, iterations, str(choose_device(check_device(device))), jobs, kills, seed)
+    show(result, as_json)
+    if min(result.ratios.values()) < 1:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

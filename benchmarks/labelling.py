@@ -1,4 +1,4 @@
-"""The labelling loop, played through on digits: what a label is worth that was chosen rather than drawn.
+"""Active learning on digits: what a label is worth when the model chooses the image, and when chance does.
 
 A round asks for labels, gets the true ones, and trains on from the weights of the round before, as
 `npmatch suggest`, `label` and `train --resume-from` do. All strategies of a seed start from the same first model.
@@ -6,19 +6,23 @@ A round asks for labels, gets the true ones, and trains on from the weights of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
-from benchmarks.figure import Curve, draw_curves
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import PlotOption, run, show
+from benchmarks.plot import Curve, draw_curves
+from benchmarks.result import BenchmarkResult, Column
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.config.recipes import recipe_layer
 from npmatch.config.tree import Config, make_config
 from npmatch.data import Dataset, Split, load_configured, make_split
@@ -31,13 +35,14 @@ from npmatch.predict.classifier import Classifier
 from npmatch.runs.build import assemble
 from npmatch.runs.resume import SHARE, take_state
 from npmatch.training import Display
+from npmatch.training.display import counting
 
 NAMES = {"random": "random", "uncertainty": "uncertainty", "diverse": "uncertainty + diversity"}
 
 
 @dataclass(frozen=True)
 class Round:
-    """A trained model of the loop: what it was trained with, what it knows, how often it errs."""
+    """A trained model of one round: its split, its weights and its test error."""
 
     split: Split
     state: dict[str, Tensor]
@@ -52,29 +57,29 @@ def bench_labelling(
     step: int = 10,
     iterations: int = 150,
     device: str | None = None,
-    advance: Callable[[int, int], None] = lambda done, total: None,
-) -> BenchResult:
-    """Error after every round for every strategy and seed, and the area under that curve."""
+) -> BenchmarkResult:
+    """Measures the error after every round for every strategy and seed, and the area under that curve."""
     counts = list(range(start, stop + 1, step))
     if len(counts) < 2:
         raise NPMatchError(f"--from {start} --to {stop} --step {step}: makes no second round; raise --to")
-    chosen, total, done = choose_device(device), seeds * (1 + len(NAMES) * (len(counts) - 1)), 0
+    chosen, trainings = choose_device(device), seeds * (1 + len(NAMES) * (len(counts) - 1))
     rows: list[dict[str, Any]] = []
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    fork_rng = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+    with fork_rng, counting("rounds", trainings) as advance:
         for seed in range(seeds):
             config = digits_config(seed, iterations)
             dataset = load_configured(config.data)
             first = train_first(config, dataset, make_split(dataset, start, seed), chosen)
-            advance(done := done + 1, total)
+            advance(1)
             for strategy in NAMES:
                 errors = [first.error]
                 for later in rounds(config, dataset, first, strategy, step, len(counts) - 1, chosen):
                     errors.append(later.error)
-                    advance(done := done + 1, total)
+                    advance(1)
                 rows.append(make_row(strategy, str(seed), counts, errors))
     means = [mean_row(strategy, rows, counts) for strategy in NAMES]
     areas = {row["strategy"]: row["area"] for row in means}
-    return BenchResult(
+    return BenchmarkResult(
         name="labelling",
         about=f"error (%) on 360 digits against labels; {iterations} iterations a round, {seeds} seeds",
         columns=[
@@ -91,13 +96,13 @@ def bench_labelling(
 
 
 def digits_config(seed: int, iterations: int) -> Config:
-    """NP-Match on digits, trained for `iterations` a round, looking up at its end alone."""
+    """NP-Match on digits, trained for `iterations` a round and evaluated at its end alone."""
     words = {"seed": seed, "training.iterations": iterations, "training.log_every": iterations}
     return make_config(recipe_layer("digits-40", "npmatch"), {**words, "training.eval_every": SHARE * iterations + 1})
 
 
 def train_first(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Round:
-    """The model that all strategies of a seed start from, trained as much longer as a first run is."""
+    """The model that all strategies of a seed start from; a first run trains longer than a later round."""
     longer = replace(config.training, iterations=SHARE * config.training.iterations)
     return train_round(replace(config, training=longer), dataset, split, device, None)
 
@@ -154,7 +159,7 @@ def mean_row(strategy: str, rows: list[dict[str, Any]], counts: list[int]) -> di
     return make_row(strategy, "mean", counts, [mean(row[f"error_{count}"] for row in mine) for count in counts])
 
 
-def plot_labelling(result: BenchResult, path: Path) -> None:
+def plot_labelling(result: BenchmarkResult, path: Path) -> None:
     """The mean error against labels, a curve for each strategy."""
     counts = [int(column.key.removeprefix("error_")) for column in result.columns if column.key.startswith("error_")]
     curves = [
@@ -163,3 +168,31 @@ def plot_labelling(result: BenchResult, path: Path) -> None:
         if row["seed"] == "mean"
     ]
     draw_curves(path, {result.about: curves}, "labels", "error, %", scale="linear")
+
+
+def main(
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, which count up from 0.")] = 5,
+    start: Annotated[
+        int, typer.Option("--from", min=10, help="Number of labels in the first round, equally many of each digit.")
+    ] = 10,
+    stop: Annotated[int, typer.Option("--to", help="Number of labels in the last round.")] = 60,
+    step: Annotated[int, typer.Option("--step", min=1, help="Number of labels added in a round.")] = 10,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=1, help="Training steps of a round; the first has three times as many.")
+    ] = 150,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Active learning on digits: error against number of labels.
+
+    Labels are chosen at random, by uncertainty, and by uncertainty and diversity.
+    """
+    result = bench_labelling(seeds, start, stop, step, iterations, check_device(device))
+    if plot:
+        plot_labelling(result, plot)
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

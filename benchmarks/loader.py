@@ -1,4 +1,4 @@
-"""Whether decoding keeps a training run fed: JPEGs made for the measurement, through the streams that training uses.
+"""Data loading: whether decoding JPEG files keeps up with training, through the streams that training uses.
 
 Three speeds in images per second: decoding alone, steps alone on a batch that is there already, and training, which
 does both at a time with the same workers. Training can be no faster than the slower of the two.
@@ -6,21 +6,26 @@ does both at a time with the same workers. Training can be no faster than the sl
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from PIL import Image
 
-from benchmarks.practice import Practice, labelled, practise
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import PlotOption, run, show
+from benchmarks.plot import draw_bars
+from benchmarks.result import BenchmarkResult, Column
+from benchmarks.synthetic import labelled_dataset, make_train_step
 from benchmarks.timing import seconds_per_call, tell
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device, recipe_and_settings
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config, parse_overrides
 from npmatch.data import FileImages, RawBatch
@@ -28,6 +33,7 @@ from npmatch.data.loading import default_workers, fetch_in_order
 from npmatch.data.streams import FetchedStream
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
+from npmatch.training import Trainer
 
 PHOTO = (500, 375)  # about the middle of ImageNet
 CLASSES = 100
@@ -53,8 +59,8 @@ def bench_loader(
     images: int = 512,
     size: int = 224,
     workers: int | None = None,
-) -> BenchResult:
-    """`images` files are made; views are `size` pixels wide, and stored images an eighth wider, as ImageNet's are."""
+) -> BenchmarkResult:
+    """Makes `images` files; views are `size` pixels wide, and stored images an eighth wider, as ImageNet's are."""
     chosen = choose_device(device)
     workers = default_workers() if workers is None else workers
     config = loader_config(overrides, chosen, size, workers)
@@ -73,7 +79,7 @@ def bench_loader(
     ]
     if chosen.type == "cpu":
         notes.append("On the CPU decoding and steps share the cores, so training is slower than either alone.")
-    return BenchResult(
+    return BenchmarkResult(
         name="loader",
         about=f"Training from JPEG files: {config.backbone.name}, views of {size} px, {workers} workers, "
         f"{config.training.batch} + {per_step - config.training.batch} images a step",
@@ -101,12 +107,12 @@ def loader_config(overrides: list[str], device: torch.device, size: int, workers
     }
     given = parse_overrides(overrides)
     if given.get("data.resident", "never") != "never":
-        raise NPMatchError(f"data.resident={given['data.resident']}: this bench measures streams; leave it out")
+        raise NPMatchError(f"data.resident={given['data.resident']}: this benchmark measures streams; leave it out")
     return resolve_config("imagenet-100k", overrides={**own, **given})
 
 
 def make_photographs(folder: Path, count: int) -> list[Path]:
-    """Broad patches of colour under fine noise: about as many bytes as a photograph of that size."""
+    """JPEG files of broad colour patches under fine noise, with about as many bytes as a photograph of that size."""
     rng = np.random.default_rng(0)
     paths = []
     for number in range(count):
@@ -122,17 +128,17 @@ def make_photographs(folder: Path, count: int) -> list[Path]:
 def measure(
     config: Config, paths: list[Path], device: torch.device, workers: int
 ) -> tuple[dict[str, float], float, int]:
-    """Images per second of each of the three, the share of training's time spent waiting, and the images of a step."""
+    """The three speeds in images per second, the share of training time spent waiting, and the images in a step."""
     t = config.training
     wanted = t.batch * (1 + t.unlabeled_ratio)
     files = list(islice(cycle(paths), max(len(paths), 20 * CLASSES, 4 * wanted)))
-    dataset = labelled(FileImages(files, config.data.image_size or 256), CLASSES)
-    run = practise(config, dataset, device)
-    stream = run.trainer.stream
+    dataset = labelled_dataset(FileImages(files, config.data.image_size or 256), CLASSES)
+    trainer = make_train_step(config, dataset, device).trainer
+    stream = trainer.stream
     assert isinstance(stream, FetchedStream)  # data.resident=never
     raw = next(stream.batches(0, 1))
     per_step = raw.size
-    # Workers begin with two batches each. Those are let through before the clock starts.
+    # Workers begin with two batches each, which are taken before the clock starts.
     first, last = 2 * max(workers, 1), 6 * max(workers, 1)
 
     def decode() -> float:
@@ -141,33 +147,33 @@ def measure(
         return speed
 
     before = decode()
-    steps = per_step / seconds_per_call(lambda: run.trainer.take_step(raw), str(device), repeats=3, calls=5)
+    steps = per_step / seconds_per_call(lambda: trainer.take_step(raw), str(device), repeats=3, calls=5)
     tell(f"steps alone: {steps:,.0f} images/s")
-    seconds, idle = train(run, first, last, device)
+    seconds, idle = train(trainer, first, last, device)
     tell(f"training: {per_step / seconds:,.0f} images/s, waiting {idle:.1%}")
-    # Decoding once more: what else the machine did may have changed meanwhile.
+    # Decoding is timed once more, because other load on the machine may have changed meanwhile.
     decoding = mean([before, decode()])
     return {"decoding alone": decoding, "steps alone": steps, "training": per_step / seconds}, idle, per_step
 
 
-def train(run: Practice, first: int, last: int, device: torch.device) -> tuple[float, float]:
+def train(trainer: Trainer, first: int, last: int, device: torch.device) -> tuple[float, float]:
     """Seconds a step from step `first` on, and the share of them in which the device had nothing to do."""
     waits = _GpuWaits() if device.type == "cuda" else _HostWaits()
-    batches = run.trainer.stream.batches(0, last)
+    batches = trainer.stream.batches(0, last)
     for _ in range(first):
-        run.trainer.take_step(next(batches))
+        trainer.take_step(next(batches))
     waits.start()
     for _ in range(first, last):
         waits.before_batch()
         raw = next(batches)
         waits.before_step()
-        run.trainer.take_step(raw)
+        trainer.take_step(raw)
     total, waited = waits.finish()
     return total / (last - first), waited / total
 
 
 class _HostWaits:
-    """Where steps run on the host, it waits whenever it asks for a batch."""
+    """Waiting time of a host that runs the steps itself: it waits whenever it asks for a batch."""
 
     def start(self) -> None:
         self.started, self.waited = time.perf_counter(), 0.0
@@ -179,12 +185,12 @@ class _HostWaits:
         self.waited += time.perf_counter() - self.asked
 
     def finish(self) -> tuple[float, float]:
-        """Seconds in all, and of them waited."""
+        """Seconds in all, and seconds spent waiting."""
         return time.perf_counter() - self.started, self.waited
 
 
 class _GpuWaits:
-    """A GPU waits from the end of one step to the beginning of the next, as its own clock has it."""
+    """Waiting time of a GPU: from the end of one step to the beginning of the next, by its own clock."""
 
     def start(self) -> None:
         torch.cuda.synchronize()
@@ -198,7 +204,7 @@ class _GpuWaits:
         self.events.append((self.ended, _recorded()))  # when the batch is there as well
 
     def finish(self) -> tuple[float, float]:
-        """Seconds in all, and of them waited."""
+        """Seconds in all, and seconds spent waiting."""
         torch.cuda.synchronize()
         total = time.perf_counter() - self.started
         return total, sum(ended.elapsed_time(begun) for ended, begun in self.events) / 1000
@@ -211,10 +217,42 @@ def _recorded() -> torch.cuda.Event:
 
 
 def _seconds_each(batches: Iterator[RawBatch], first: int, last: int) -> float:
-    """Seconds from one batch to the next, after the first ones."""
+    """Mean seconds from one batch to the next, after the first ones."""
     for _ in range(first):
         next(batches)
     started = time.perf_counter()
     for _ in range(first, last):
         next(batches)
     return (time.perf_counter() - started) / (last - first)
+
+
+def main(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as backbone.name=timm:resnet18."),
+    ] = None,
+    images: Annotated[int, typer.Option("--images", min=1, help="Number of JPEG files to make.")] = 512,
+    size: Annotated[int, typer.Option("--size", min=8, help="Side of the views, in pixels.")] = 224,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=0, help="Number of decoding processes; default: one for each core, up to 16."),
+    ] = None,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Training from JPEG files against decoding them alone.
+
+    It also shows the share of time in which the device waits for images.
+    """
+    recipe, settings = recipe_and_settings(words or [])
+    if recipe is not None:
+        raise NPMatchError(f"'{recipe}': this benchmark has a recipe of its own; settings are written key=value")
+    result = bench_loader(settings, check_device(device), images, size, workers)
+    if plot:
+        draw_bars(plot, {row["what"]: row["images_per_second"] for row in result.rows}, "images/s")
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,10 +1,13 @@
-"""What a bench found: rows of a table, the ratios that are its claim, and where it was measured."""
+"""The result of a benchmark: rows of a table, the ratios that are its claim, and where it was measured."""
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import torch
 
 
 class Column(NamedTuple):
@@ -16,10 +19,10 @@ class Column(NamedTuple):
 
 
 @dataclass
-class BenchResult:
-    """Rows measured in one run."""
+class BenchmarkResult:
+    """What a benchmark measured in one run."""
 
-    name: str  # the word after `npmatch bench`
+    name: str  # of its module: `python -m benchmarks.NAME`
     about: str  # one line: what was measured, of what size
     columns: list[Column]
     rows: list[dict[str, Any]]
@@ -28,16 +31,16 @@ class BenchResult:
     device: str = "cpu"
 
     def shown(self) -> list[Column]:
-        """The columns that have a value; on a CPU, say, nobody measures a GPU's memory."""
+        """The columns that have a value in some row; on a CPU, for example, no GPU memory is measured."""
         return [c for c in self.columns if any(row.get(c.key) is not None for row in self.rows)]
 
     def cells(self) -> list[list[str]]:
-        """The table's text; nothing where a row has no such value."""
+        """The text of the table, row by row; empty where a row has no such value."""
         shown = self.shown()
         return [["" if row.get(c.key) is None else c.form.format(row[c.key]) for c in shown] for row in self.rows]
 
     def asdict(self) -> dict[str, Any]:
-        """For --json."""
+        """The object that --json prints."""
         return {
             "bench": self.name,
             "about": self.about,
@@ -49,11 +52,7 @@ class BenchResult:
 
 
 def device_name(device: str) -> str:
-    """The machine in words."""
-    import os
-
-    import torch
-
+    """The device or the number of cores in words, and the version of torch."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     return f"{os.cpu_count()} {platform.machine()} cores, torch {torch.__version__}"

@@ -1,7 +1,6 @@
-"""Images per second on one and on several ranks of this machine, and what they say to one another.
+"""Data-parallel scaling: images per second on one and on several ranks of this machine, and their communication.
 
-Every number of ranks is a torchrun of its own that trains as in any run, on random images. `python -m
-benchmarks.scaling` is what torchrun starts.
+Each number of ranks is a torchrun of its own, which trains as in any run, on random images (scaling_worker.py).
 """
 
 from __future__ import annotations
@@ -10,27 +9,23 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+import typer
 
-from benchmarks.practice import practice_dataset, practise
-from benchmarks.result import BenchResult, Column
-from benchmarks.timing import finish, tell
+from benchmarks.command_line import RecipeArgument, run, show
+from benchmarks.result import BenchmarkResult, Column
+from benchmarks.timing import tell
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device, recipe_and_settings
 from npmatch.config.resolve import resolve_config
-from npmatch.distributed.collective import traffic
 from npmatch.distributed.devices import choose_device
-from npmatch.distributed.ranks import from_all, group, is_first, world
-from npmatch.errors import NPMatchError, ToldElsewhereError
+from npmatch.errors import NPMatchError
 from npmatch.runs.build import refuse_unequal_shares
 
-WARM_UP = 3  # steps
-TOLD = "npmatch: "  # begins the line that says what is wrong
+TOLD = "npmatch: "  # the start of a line that says what is wrong
 ON_CPU = "Ranks on one CPU share its memory and caches; this says nothing of GPUs or of a network."
 COLUMNS = [
     Column("ranks", "ranks"),
@@ -49,8 +44,8 @@ def bench_scaling(
     ranks: Sequence[int] = (1, 2),
     steps: int = 30,
     device: str | None = None,
-) -> BenchResult:
-    """The same global batch on each number of ranks; one rank is one process without a group."""
+) -> BenchmarkResult:
+    """Times the same global batch on each number of ranks; one rank is one process without a group."""
     if len(ranks) < 2:
         raise NPMatchError(f"--ranks {','.join(map(str, ranks))}: give two numbers or more to compare, such as 1,2")
     recipe, words = recipe or "digits-40", list(overrides)
@@ -66,7 +61,7 @@ def bench_scaling(
     for row in rows:
         row["speedup"] = first["milliseconds"] / row["milliseconds"]
     cores = len(os.sched_getaffinity(0))
-    return BenchResult(
+    return BenchmarkResult(
         name="scaling",
         about=f"{steps} steps of {recipe}, {config.name}, {config.backbone.name}: {first['images']} random images "
         f"each, one thread a rank, {cores} core(s)",
@@ -83,13 +78,13 @@ def bench_scaling(
 
 
 def _measure(count: int, words: list[str], steps: int, device: str) -> dict[str, Any]:
-    """One number of ranks, in processes of their own."""
+    """The row of the table for one number of ranks, timed in processes of their own."""
     with TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         python = [sys.executable, "-m"]
         if count > 1:
             python += ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"]
-        command = [*python, "benchmarks.scaling", str(result), str(steps), device, *words]
+        command = [*python, "benchmarks.scaling_worker", str(result), str(steps), device, *words]
         done = subprocess.run(
             command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
         )
@@ -101,38 +96,25 @@ def _measure(count: int, words: list[str], steps: int, device: str) -> dict[str,
         return row
 
 
-def measure_here(result: Path, steps: int, device: torch.device, words: list[str]) -> None:
-    """What each process does; the first writes what it measured."""
-    torch.set_num_threads(1)
-    with group(device):
-        config = resolve_config(words[0], overrides=words[1:])
-        config = replace(config, training=replace(config.training, iterations=2**20))  # however many are measured
-        practice = practise(config, practice_dataset(config), device)
-        for _ in range(WARM_UP):
-            practice()
-        finish(str(device))
-        traffic.clear()
-        start = time.perf_counter()
-        for _ in range(steps):
-            practice()
-        finish(str(device))
-        seconds = (time.perf_counter() - start) / steps
-        shares = from_all(traffic.seconds / steps / seconds)
-        row = {
-            "ranks": world(),
-            "milliseconds": 1000 * seconds,
-            "images": practice.images,
-            "images_per_second": practice.images / seconds,
-            "communication_share": sum(shares) / len(shares),
-            "collectives": traffic.collectives / steps,
-            "megabytes": traffic.sent / steps / 1e6,
-        }
-        if is_first():
-            result.write_text(json.dumps(row))
+def main(
+    words: RecipeArgument = None,
+    ranks: Annotated[
+        str, typer.Option("--ranks", help="Numbers of ranks; the others are compared with the first.")
+    ] = "1,2",
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps timed for each number of ranks.")] = 30,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Images per second on several ranks of this machine.
+
+    It also shows the share of time in communication.
+    """
+    counts = [int(word) for word in ranks.split(",") if word.isdecimal() and int(word)]
+    if len(counts) != len(ranks.split(",")):
+        raise NPMatchError(f"--ranks {ranks}: give numbers such as 1,2")
+    recipe, settings = recipe_and_settings(words or [])
+    show(bench_scaling(recipe, settings, counts, steps, check_device(device)), as_json)
 
 
 if __name__ == "__main__":
-    try:
-        measure_here(Path(sys.argv[1]), int(sys.argv[2]), choose_device(sys.argv[3]), sys.argv[4:])
-    except NPMatchError as error:
-        sys.exit("" if isinstance(error, ToldElsewhereError) else f"{TOLD}{error}")
+    sys.exit(run(main))

@@ -1,4 +1,4 @@
-"""The served page under load: is every request answered or refused by the rules, and does memory stay flat?"""
+"""Load test of `npmatch serve`: whether every request is answered or refused with 503, and memory stays flat."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import run, show
+from benchmarks.result import BenchmarkResult, Column
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.errors import NPMatchError
+from npmatch.training.display import counting
 
 STRETCHES = 10  # of the requests; memory is read after each
 FLOOD = 128  # clients at once, more than the page has places for
@@ -40,39 +44,39 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Server:
-    """A page in a process of its own."""
+    """`npmatch serve` in a process of its own."""
 
     port: int
     pid: int
 
     def megabytes(self) -> float:
-        """Resident memory."""
+        """Resident memory of the process."""
         shown = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, text=True, check=True)
         return int(shown.stdout) / 1024
 
 
 def bench_serve(
-    run: Path | None,
+    folder: Path | None,
     requests: int = 10_000,
     clients: int = 16,
     device: str | None = None,
-    advance: Callable[[int], None] = lambda n: None,
-) -> BenchResult:
-    """Predictions asked of a page by `clients` at a time, then by many more than it has places for."""
-    if run is not None and not (run / "config.json").is_file():
-        raise NPMatchError(f"{run}: no such run, or not a finished one")
+) -> BenchmarkResult:
+    """Requests predictions by `clients` at a time, then by many more clients than the page has places for."""
+    if folder is not None and not (folder / "config.json").is_file():
+        raise NPMatchError(f"{folder}: no such run, or not a finished one")
     pictures = make_pictures()
     rows: list[dict[str, Any]] = []
-    with TemporaryDirectory(prefix="npmatch-") as scratch, serving(run or small_run(Path(scratch)), device) as server:
+    with TemporaryDirectory() as scratch, serving(folder or small_run(Path(scratch)), device) as server:
         ask_all(server, pictures, max(clients, requests // STRETCHES), clients)  # warms up: libraries, caches, arenas
         before = server.megabytes()
-        for done in range(0, requests, -(-requests // STRETCHES)):
-            count = min(-(-requests // STRETCHES), requests - done)
-            what = f"{done + 1}–{done + count}"
-            rows.append({"what": what, **ask_all(server, pictures, count, clients), "megabytes": server.megabytes()})
-            advance(count)
+        with counting("requests", requests) as advance:
+            for done in range(0, requests, -(-requests // STRETCHES)):
+                count = min(-(-requests // STRETCHES), requests - done)
+                answers = ask_all(server, pictures, count, clients)
+                rows.append({"what": f"{done + 1}–{done + count}", **answers, "megabytes": server.megabytes()})
+                advance(count)
         rows.append({"what": "flood", **ask_all(server, pictures, 4 * FLOOD, FLOOD), "megabytes": server.megabytes()})
-    return BenchResult(
+    return BenchmarkResult(
         "serve",
         f"{requests} predictions of {clients} clients, then a flood of {FLOOD}",
         COLUMNS,
@@ -104,7 +108,7 @@ def serving(run: Path, device: str | None) -> Iterator[Server]:
 
 
 def wait_for_images(server: Server) -> None:
-    """Until the model has looked at all unlabelled images: memory grows until then, as it should."""
+    """Waits until the model has looked at all unlabelled images: memory grows until then, as it should."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         status = json.loads(ask(server, "GET", "/api/status")[1])
@@ -118,7 +122,7 @@ def wait_for_images(server: Server) -> None:
 
 
 def ask_all(server: Server, pictures: Sequence[bytes], count: int, clients: int) -> dict[str, float]:
-    """`count` predictions, `clients` at a time: how many were answered, refused or failed, and how quickly."""
+    """Requests `count` predictions, `clients` at a time: how many were answered, refused or failed, and how fast."""
 
     def one(number: int) -> tuple[int, float]:
         start = time.perf_counter()
@@ -143,7 +147,7 @@ def ask_all(server: Server, pictures: Sequence[bytes], count: int, clients: int)
 
 
 def ask(server: Server, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    """One request on a connection of its own."""
+    """Sends one request on a connection of its own; returns its status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.request(method, path, body)
@@ -154,7 +158,7 @@ def ask(server: Server, method: str, path: str, body: bytes | None = None) -> tu
 
 
 def make_pictures(count: int = 64, side: int = 96) -> list[bytes]:
-    """PNG files of noise, each another one."""
+    """PNG files of noise, all different."""
     from PIL import Image
 
     draws = np.random.default_rng(0)
@@ -167,7 +171,28 @@ def make_pictures(count: int = 64, side: int = 96) -> list[bytes]:
 
 
 def small_run(folder: Path) -> Path:
-    """Digits, hardly trained: what is measured is the page."""
+    """A run on digits, hardly trained, because the page is measured and not the model."""
     from npmatch.runs.fit import fit
 
     return fit("digits-40", out=folder / "run", quiet=True, device="cpu", overrides={"training.iterations": 10}).folder
+
+
+def main(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a finished run; default: a run on digits, hardly trained."),
+    ] = None,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="Number of images to predict.")] = 10_000,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Number of requests at a time.")] = 16,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Load test of the web page: response times and memory.
+
+    Counts the requests that were answered, refused and failed.
+    """
+    show(bench_serve(folder, requests, concurrency, check_device(device)), as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

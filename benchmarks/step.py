@@ -1,4 +1,4 @@
-"""A whole training step against the same computation in plain PyTorch, and NP-Match's against FixMatch's.
+"""Time of a whole training step, compared with the same computation in plain PyTorch and with FixMatch's step.
 
 Each variant is a trainer as in any run, on random images: views drawn on the device, forward, backward, clipping,
 optimiser, averaged weights, banks, curriculum and log. They take turns, so their ratios are of one run.
@@ -7,6 +7,7 @@ optimiser, averaged weights, banks, curriculum and log. They take turns, so thei
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,14 +15,18 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
-from benchmarks.floor import step_flops
-from benchmarks.practice import Practice, practice_config, practice_dataset, practise
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import PlotOption, RecipeArgument, RoundsOption, run, show
+from benchmarks.flops import step_flops
+from benchmarks.plot import draw_bars
+from benchmarks.result import BenchmarkResult, Column
+from benchmarks.synthetic import TrainStep, make_train_step, synthetic_dataset, variant_config
 from benchmarks.timing import finish, interleaved, seconds_per_call, tell
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device, recipe_and_settings
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config, parse_overrides
 from npmatch.distributed.devices import choose_device
@@ -41,11 +46,11 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of taking the step."""
+    """One way to compute the step."""
 
     name: str
     config: Config
-    tf32: bool = True  # in convolutions, where the step is eager
+    tf32: bool = True  # in convolutions of an eager step
 
 
 def bench_step(
@@ -54,15 +59,15 @@ def bench_step(
     device: str | None = None,
     peak_tflops: float = 800.0,
     rounds: int = 7,
-) -> BenchResult:
-    """`peak_tflops` is what the device can do in the precision of our step, for the share of the floor."""
+) -> BenchmarkResult:
+    """Times all variants; `peak_tflops` is the peak of the device in the precision of our step."""
     chosen = choose_device(device)
     on_cuda = chosen.type == "cuda"
     recipe = recipe or ("cifar10-250" if on_cuda else "digits-40")
     variants = step_variants(recipe, list(overrides), on_cuda)
     config = variants[0].config
-    dataset = practice_dataset(config)
-    builds = {v.name: partial(practise, v.config, dataset, chosen, v.tf32) for v in variants}
+    dataset = synthetic_dataset(config)
+    builds = {v.name: partial(make_train_step, v.config, dataset, chosen, v.tf32) for v in variants}
     seconds, rows, runs = time_steps(builds, chosen, rounds)
     ours, *others = (variant.name for variant in variants)
     t, unlabeled = config.training, runs[ours].images - config.training.batch
@@ -75,7 +80,7 @@ def bench_step(
         ratios[f"{ours} / fixmatch"] = seconds[ours] / seconds["fixmatch"]
     line = seconds_per_log_line(runs[ours], chosen)
     share = line / (t.log_every * seconds[ours])
-    return BenchResult(
+    return BenchmarkResult(
         name="step",
         about=f"One training step: {recipe}, {config.backbone.name}, {t.batch} + {unlabeled} random images "
         f"{'×'.join(map(str, dataset.train.images.shape))}{_weak_views(config)}",
@@ -100,13 +105,13 @@ ON_CPU = (
 
 
 def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]:
-    """Ours first, then FixMatch the same way, then the plain ways."""
+    """Our step first, then FixMatch computed the same way, then ours in plain eager PyTorch."""
     given = parse_overrides(words)
-    name = resolve_config(recipe, overrides=given).name  # every word is one that this algorithm knows
+    name = resolve_config(recipe, overrides=given).name  # raises where a word is unknown to this algorithm
 
     def variant(label: str, algorithm: str, settings: dict[str, Any], tf32: bool = True) -> Variant:
         endless = {**settings, "training.iterations": 2**20}
-        return Variant(label, practice_config(recipe, algorithm, given, endless), tf32)
+        return Variant(label, variant_config(recipe, algorithm, given, endless), tf32)
 
     variants = [variant(name, name, {})]
     if name != "fixmatch":
@@ -120,10 +125,10 @@ def step_variants(recipe: str, words: list[str], on_cuda: bool) -> list[Variant]
 
 
 def time_steps(
-    variants: Mapping[str, Callable[[], Practice]], device: torch.device, rounds: int = 7
-) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, Practice]]:
-    """Seconds of each variant's step, a row of the table for each, and what was run."""
-    runs: dict[str, Practice] = {}
+    variants: Mapping[str, Callable[[], TrainStep]], device: torch.device, rounds: int = 7
+) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, TrainStep]]:
+    """Seconds of each variant's step, a row of the table for each, and the steps themselves."""
+    runs: dict[str, TrainStep] = {}
     rows = []
     for name, build in variants.items():
         runs[name], row = _prepare(name, build, device)
@@ -137,8 +142,8 @@ def time_steps(
     return seconds, rows, runs
 
 
-def _prepare(name: str, build: Callable[[], Practice], device: torch.device) -> tuple[Practice, dict[str, Any]]:
-    """The variant after its first steps, in which it is compiled and captured, and what memory that took."""
+def _prepare(name: str, build: Callable[[], TrainStep], device: torch.device) -> tuple[TrainStep, dict[str, Any]]:
+    """The variant after its first steps, in which it is compiled and captured, and the memory that these took."""
     started = time.perf_counter()
     on_cuda = device.type == "cuda"
     before = reserved = 0
@@ -147,29 +152,29 @@ def _prepare(name: str, build: Callable[[], Practice], device: torch.device) -> 
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    run = build()
-    run()
+    train_step = build()
+    train_step()
     ready = time.perf_counter() - started
-    seconds = seconds_per_call(run, str(device), repeats=3, calls=3)
+    seconds = seconds_per_call(train_step, str(device), repeats=3, calls=3)
     row: dict[str, Any] = {"variant": name, "ready_seconds": ready}
     if on_cuda:
         row["peak_gib"] = (torch.cuda.max_memory_allocated(device) - before) / 2**30
         row["reserved_gib"] = (torch.cuda.memory_reserved(device) - reserved) / 2**30
     memory = f", {row['peak_gib']:.2f} GiB" if on_cuda else ""
     tell(f"{name}: ready after {ready:.0f} s, about {1000 * seconds:.2f} ms a step{memory}")
-    return run, row
+    return train_step, row
 
 
-def seconds_per_log_line(run: Practice, device: torch.device, lines: int = 20) -> float:
-    """What reading the meter back and writing it down takes once a step is done: the device has no work meanwhile."""
+def seconds_per_log_line(train_step: TrainStep, device: torch.device, lines: int = 20) -> float:
+    """Time to read the meter and write a line of the log after a step, in which the device has no work."""
     taken = []
     with TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder))
         for number in range(lines):
-            run()
+            train_step()
             finish(str(device))
             started = time.perf_counter()
-            recorder.write("train", number, run.trainer.read_meter(1.0, run.images))
+            recorder.write("train", number, train_step.trainer.read_meter(1.0, train_step.images))
             taken.append(time.perf_counter() - started)
         recorder.close()
     return median(taken)
@@ -200,3 +205,29 @@ def _notes(flops: int | None, peak_tflops: float, on_cuda: bool) -> list[str]:
             "Peak memory is what tensors took at most, resident images included; reserved is what the process held.",
         ]
     return notes
+
+
+def main(
+    words: RecipeArgument = None,
+    peak_tflops: Annotated[
+        float,
+        typer.Option("--peak-tflops", min=1e-3, help="Peak of the device; 800 is about that of an H200 in bfloat16."),
+    ] = 800.0,
+    rounds: RoundsOption = 7,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Training step against plain PyTorch and against FixMatch's.
+
+    On a GPU it also shows the share of the arithmetic's least time, and the memory.
+    """
+    recipe, settings = recipe_and_settings(words or [])
+    result = bench_step(recipe, settings, check_device(device), peak_tflops, rounds)
+    if plot:
+        draw_bars(plot, {row["variant"]: row["milliseconds"] for row in result.rows}, "milliseconds a step")
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

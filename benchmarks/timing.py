@@ -1,4 +1,4 @@
-"""How long something takes, on either kind of device."""
+"""Clocks: how long a function takes on the CPU or on a GPU, alone or in turns with others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Run = Callable[[], object]
 
 
 def seconds_per_call(run: Run, device: str, repeats: int = 5, calls: int = 1, warm_up: int = 2) -> float:
-    """The median over `repeats` of the mean over `calls`; a GPU has finished when a clock is read."""
+    """Median over `repeats` of the mean over `calls`; a GPU has finished its work whenever the clock is read."""
     for _ in range(warm_up):
         run()
     return median(_burst(run, device, calls) for _ in range(repeats))
 
 
 def interleaved(runs: Mapping[str, Run], device: str, rounds: int = 7, burst: float = 0.3) -> dict[str, float]:
-    """Median seconds per call of several runs that take turns: what else the machine does slows all of them alike.
+    """Median seconds per call of several functions that take turns, so that other load slows all of them alike.
 
     A turn is as many calls as fill about `burst` seconds.
     """
@@ -34,7 +34,7 @@ def interleaved(runs: Mapping[str, Run], device: str, rounds: int = 7, burst: fl
 
 
 def captured(run: Run) -> Run:
-    """The same work as one CUDA graph."""
+    """The same work as one CUDA graph, which is replayed."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -52,13 +52,13 @@ def captured(run: Run) -> Run:
 
 
 def tell(text: str) -> None:
-    """A line of progress: what is measured is said at once, as a time limit may end the bench early."""
+    """Writes a line of progress to standard error at once, because a time limit may end the benchmark early."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def _burst(run: Run, device: str, calls: int) -> float:
-    """Mean seconds per call of so many calls in a row."""
+    """Mean seconds per call over `calls` calls in a row."""
     finish(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -68,6 +68,6 @@ def _burst(run: Run, device: str, calls: int) -> float:
 
 
 def finish(device: str) -> None:
-    """Waits until a GPU has done all it was given."""
+    """Waits until a GPU has done all work that it was given."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The cost of knowing how sure a prediction is: NP-Match's T samples against MC dropout's (the paper's Figure 3).
+"""Cost of a prediction's uncertainty: T samples of NP-Match against T of MC dropout (the paper's Figure 3).
 
 NP-Match decodes T latent samples after one pass of the network. MC dropout passes the network T times, as the paper
 has it, or once with T copies of the batch. One plain pass with a linear head is the unit.
@@ -6,21 +6,26 @@ has it, or once with T copies of the batch. One plain pass with a linear head is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
-from benchmarks.figure import Curve, draw_curves
-from benchmarks.practice import practice_config, practice_dataset, practise
-from benchmarks.result import BenchResult, Column
+from benchmarks.command_line import PlotOption, RoundsOption, run, show
+from benchmarks.plot import Curve, draw_curves
+from benchmarks.result import BenchmarkResult, Column
 from benchmarks.step import time_steps
+from benchmarks.synthetic import make_train_step, synthetic_dataset, variant_config
 from benchmarks.timing import captured, interleaved, tell
 from npmatch.algorithms import NPMatch
 from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.distributed.devices import choose_device
 from npmatch.heads import LinearHead, MCDropout, MCDropoutModel, Model
 from npmatch.objectives.losses import entropy
@@ -43,6 +48,13 @@ COLUMNS = [
 ]
 
 
+class Precision(StrEnum):
+    """Floating-point format of the networks' arithmetic."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
 def bench_uncertainty(
     device: str | None = None,
     precision: str = "float32",
@@ -50,8 +62,8 @@ def bench_uncertainty(
     rounds: int = 5,
     networks: tuple[str, ...] = (),
     samples: tuple[int, ...] = (),
-) -> BenchResult:
-    """`precision` of the networks; `steps`: the training step of UPS against NP-Match's as well."""
+) -> BenchmarkResult:
+    """Times predictions in `precision`; with `steps`, also the training step of UPS against NP-Match's."""
     chosen = choose_device(device)
     on_cuda = chosen.type == "cuda"
     networks = networks or (("wrn-28-2", "wrn-28-8") if on_cuda else ("wrn-28-2",))
@@ -76,13 +88,13 @@ def bench_uncertainty(
     if not on_cuda:
         notes.append("On the CPU: one network, T up to 20, nothing captured; the training steps are of digits-40.")
     about = f"A prediction with uncertainty: batch {BATCH} of 3×32×32 pixels, {precision}"
-    return BenchResult("uncertainty", about, COLUMNS, rows, ratios, notes, str(chosen))
+    return BenchmarkResult("uncertainty", about, COLUMNS, rows, ratios, notes, str(chosen))
 
 
 def time_predictions(
     network: str, samples: tuple[int, ...], device: torch.device, precision: str, rounds: int
 ) -> list[dict[str, Any]]:
-    """A row for every T, eager and, on a GPU, captured."""
+    """A row for every T: eager and, on a GPU, captured as well."""
     on_cuda = device.type == "cuda"
     x = torch.randn(BATCH, 3, 32, 32, device=device)
     if on_cuda:
@@ -133,7 +145,7 @@ def predictors(network: str, samples: int, device: torch.device, precision: str)
 
 
 def predict_copies(model: Model, x: Tensor, samples: int) -> Prediction:
-    """MC dropout in one pass: the batch T times over."""
+    """MC dropout in one pass over T copies of the batch."""
     logits: Tensor = model.head(model.features(x.repeat(samples, 1, 1, 1)))
     sampled = logits.view(samples, len(x), -1).softmax(-1)
     probs = sampled.mean(0)
@@ -142,15 +154,16 @@ def predict_copies(model: Model, x: Tensor, samples: int) -> Prediction:
 
 
 def time_training(device: torch.device) -> dict[str, float]:
-    """The training step of UPS, whose labels come from T passes of MC dropout, over NP-Match's."""
+    """Ratio of the training step of UPS, whose labels come from T passes of MC dropout, to NP-Match's."""
     recipe = "cifar10-250" if device.type == "cuda" else "digits-40"
-    configs = {name: practice_config(recipe, name, {}, {"training.iterations": 2**20}) for name in ("npmatch", "ups")}
-    dataset = practice_dataset(configs["npmatch"])
-    seconds, *_ = time_steps({name: partial(practise, c, dataset, device) for name, c in configs.items()}, device)
+    configs = {name: variant_config(recipe, name, {}, {"training.iterations": 2**20}) for name in ("npmatch", "ups")}
+    dataset = synthetic_dataset(configs["npmatch"])
+    steps = {name: partial(make_train_step, config, dataset, device) for name, config in configs.items()}
+    seconds, *_ = time_steps(steps, device)
     return {f"training step ({recipe}, T = 10): UPS / NP-Match": seconds["ups"] / seconds["npmatch"]}
 
 
-def plot_uncertainty(result: BenchResult, path: Path) -> None:
+def plot_uncertainty(result: BenchmarkResult, path: Path) -> None:
     """Milliseconds against T, both logarithmic, a panel for each network and way."""
     panels: dict[str, list[Curve]] = {}
     for network, way in dict.fromkeys((row["network"], row["way"]) for row in result.rows):
@@ -164,3 +177,29 @@ def plot_uncertainty(result: BenchResult, path: Path) -> None:
 
 def _call(predict: Predictor, x: Tensor) -> Callable[[], object]:
     return lambda: predict(x)
+
+
+def main(
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="Precision of the networks; npmatch predict uses float32.")
+    ] = Precision.float32,
+    steps: Annotated[
+        bool, typer.Option("--steps/--no-steps", help="Time the training steps of UPS and NP-Match as well.")
+    ] = True,
+    rounds: RoundsOption = 5,
+    device: DeviceOption = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prediction with uncertainty: NP-Match against MC dropout.
+
+    The number of samples T goes from 1 to 100, on a CPU to 20.
+    """
+    result = bench_uncertainty(check_device(device), precision.value, steps, rounds)
+    if plot:
+        plot_uncertainty(result, plot)
+    show(result, as_json)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

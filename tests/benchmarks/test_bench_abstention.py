@@ -1,4 +1,4 @@
-"""The bench of --abstain, on runs too small to be any good."""
+"""The benchmark of --abstain, on runs too small to be any good."""
 
 import json
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import npmatch
-from npmatch.cli import main
+from benchmarks import abstention
+from benchmarks.command_line import run
 from tiny import train_tiny
 
 
@@ -23,15 +24,15 @@ def test_a_row_for_every_seed_that_finished(tmp_path, capsys, monkeypatch):
             train_tiny(folder, seed=seed, algorithm="supervised", **changes)
 
     monkeypatch.setattr("benchmarks.abstention.compare", in_this_process)
-    words = ["bench", "abstention", "digits-40", "--algorithm", "supervised", "--seeds", "2", "--held-out", "60"]
+    words = ["digits-40", "--algorithm", "supervised", "--seeds", "2", "--held-out", "60"]
     words += ["--abstain", "0.8", "--out", str(tmp_path / "bench"), "--json", "--device", "cpu", "training.batch=8"]
-    assert main(words) == 0
+    assert run(abstention.main, words) == 0
     found = json.loads(capsys.readouterr().out)
     (row,) = found["rows"]
     assert "1 of 2 runs finished" in found["notes"][0]
-    run = tmp_path / "bench" / "supervised" / "seed-0"
-    decided = npmatch.load(run).decide(npmatch.evaluate_run(run).held_out.images.pixels, abstain=0.8)
-    wrong = decided.prediction.label != npmatch.evaluate_run(run).held_out.labels
+    folder = tmp_path / "bench" / "supervised" / "seed-0"
+    decided = npmatch.load(folder).decide(npmatch.evaluate_run(folder).held_out.images.pixels, abstain=0.8)
+    wrong = decided.prediction.label != npmatch.evaluate_run(folder).held_out.labels
     kept = ~decided.withheld
     assert row["kept"] == pytest.approx(100 * kept.float().mean().item())
     assert row["kept"] > 0
@@ -41,7 +42,7 @@ def test_a_row_for_every_seed_that_finished(tmp_path, capsys, monkeypatch):
 
 
 def test_too_few_are_refused_before_anything_is_trained(tmp_path, capsys):
-    words = ["bench", "abstention", "digits-40", "--held-out", "30", "--out", str(tmp_path / "bench")]
-    assert main(words) == 2
+    words = ["digits-40", "--held-out", "30", "--out", str(tmp_path / "bench")]
+    assert run(abstention.main, words) == 2
     assert "needs at least 45" in capsys.readouterr().err
     assert not (tmp_path / "bench").exists()

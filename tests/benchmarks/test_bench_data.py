@@ -1,4 +1,4 @@
-"""Benches of views, streams and large sets: each compares like with like and says what it found."""
+"""Benchmarks of views, streams and large sets: each compares like with like and says what it found."""
 
 import io
 from contextlib import suppress
@@ -73,8 +73,8 @@ def test_photographs_are_as_heavy_as_photographs(tmp_path):
         assert (image.size, image.format) == (PHOTO, "JPEG")
 
 
-def test_the_loader_bench_refuses_images_that_are_not_streamed():
-    with pytest.raises(NPMatchError, match=r"data\.resident=always: this bench measures streams"):
+def test_the_loader_benchmark_refuses_images_that_are_not_streamed():
+    with pytest.raises(NPMatchError, match=r"data\.resident=always: this benchmark measures streams"):
         bench_loader(["data.resident=always"], "cpu")
 
 

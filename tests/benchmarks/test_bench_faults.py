@@ -1,4 +1,4 @@
-"""Runs that are killed and resumed end as an undisturbed one; and the bench can tell when they do not."""
+"""Runs that are killed and resumed end as an undisturbed one; and the benchmark can tell when they do not."""
 
 import json
 import subprocess

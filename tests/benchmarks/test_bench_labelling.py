@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.labelling import bench_labelling, digits_config, make_row, rounds, train_first
-from npmatch.cli import main
+from benchmarks.command_line import run
+from benchmarks.labelling import bench_labelling, digits_config, main, make_row, rounds, train_first
 from npmatch.data import load_configured, make_split
 from npmatch.errors import NPMatchError
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def test_the_loop_gives_errors_of_every_round_and_the_area_under_them(capsys, tmp_path):
     plot = tmp_path / "curve.svg"
     words = ["--seeds", "1", "--to", "20", "--iterations", "1", "--json", "--plot", str(plot), "--device", "cpu"]
-    assert main(["bench", "labelling", *words]) == 0
+    assert run(main, words) == 0
     found = json.loads(capsys.readouterr().out)
     by_strategy = {row["strategy"]: row for row in found["rows"] if row["seed"] == "0"}
     assert list(by_strategy) == ["random", "uncertainty", "uncertainty + diversity"]

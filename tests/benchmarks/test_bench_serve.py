@@ -1,4 +1,4 @@
-"""The load bench on a page of its own: every request is accounted for, and memory stays flat."""
+"""The load test on a page of its own: every request is accounted for, and memory stays flat."""
 
 import shutil
 

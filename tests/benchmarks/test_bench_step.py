@@ -1,4 +1,4 @@
-"""Benches of the training step: what is counted, what is compared, what is printed."""
+"""The benchmark of the training step: what is counted, what is compared, what is printed."""
 
 import json
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cli import show
-from benchmarks.floor import step_flops
-from benchmarks.practice import practice_dataset, practise, torch_defaults
-from benchmarks.result import BenchResult, Column
-from benchmarks.step import bench_step, step_variants
+from benchmarks.command_line import run, show
+from benchmarks.flops import step_flops
+from benchmarks.result import BenchmarkResult, Column
+from benchmarks.step import bench_step, main, step_variants
+from benchmarks.synthetic import make_train_step, synthetic_dataset, torch_defaults
 from benchmarks.timing import interleaved
 from npmatch.backbones import make_backbone
-from npmatch.cli import main
 from npmatch.config.resolve import resolve_config
 from npmatch.errors import NPMatchError
 
@@ -79,8 +78,8 @@ def test_variants_compute_the_same_and_differ_in_how():
 
 def test_fewer_images_than_the_real_set_has_are_labelled_by_half():
     config = resolve_config("digits-40", overrides=["data.labels=5000", *QUICK])
-    practice = practise(config, practice_dataset(config), torch.device("cpu"))
-    assert practice.trainer.stream.labels.bincount().tolist() == 10 * [71]
+    train_step = make_train_step(config, synthetic_dataset(config), torch.device("cpu"))
+    assert train_step.trainer.stream.labels.bincount().tolist() == 10 * [71]
 
 
 def test_plain_steps_use_cudnn_and_leave_settings_as_they_were():
@@ -95,14 +94,14 @@ def test_plain_steps_use_cudnn_and_leave_settings_as_they_were():
 def test_words_nobody_knows_are_refused():
     with pytest.raises(NPMatchError, match=r"algorithm\.sample"):
         step_variants("cifar10-250", ["algorithm.sample=7"], on_cuda=True)
-    with pytest.raises(NPMatchError, match="practise"):
+    with pytest.raises(NPMatchError, match="source of synthetic images 'folder'"):
         bench_step("digits-40", ["data.source=folder"], "cpu")
 
 
-def test_a_bench_compares_in_one_run(capsys, tmp_path):
+def test_a_benchmark_compares_in_one_run(capsys, tmp_path):
     plot = tmp_path / "step.svg"
     options = ["--device", "cpu", "--rounds", "1", "--json", "--plot", str(plot)]
-    assert main(["bench", "step", "digits-40", *QUICK, *options]) == 0
+    assert run(main, ["digits-40", *QUICK, *options]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert [row["variant"] for row in result["rows"]] == ["npmatch", "fixmatch", "npmatch, eager bfloat16"]
@@ -114,19 +113,20 @@ def test_a_bench_compares_in_one_run(capsys, tmp_path):
 
 
 def test_a_figure_of_an_unknown_kind_is_refused_before_anything_is_measured(capsys):
-    assert main(["bench", "step", "--plot", "step.jpeg2"]) == 2
+    assert run(main, ["--plot", "step.jpeg2"]) == 2
     assert "--plot step.jpeg2" in capsys.readouterr().err
-    assert main(["bench", "step", "--plot", "no-such-folder/step.png"]) == 2
+    assert run(main, ["--plot", "no-such-folder/step.png"]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == (
         "",
-        "npmatch: --plot no-such-folder/step.png: cannot be written there; name a file in a folder that exists\n",
+        "python -m benchmarks.step: --plot no-such-folder/step.png: cannot be written there; "
+        "name a file in a folder that exists\n",
     )
 
 
 def test_a_table_has_no_empty_columns_and_cuts_no_name(capsys):
     columns = [Column("a", "a rather long heading"), Column("b", "of GPUs alone")]
-    show(BenchResult("step", "about", columns, [{"a": "x" * 100}, {"a": "y"}]), as_json=False)
+    show(BenchmarkResult("step", "about", columns, [{"a": "x" * 100}, {"a": "y"}]), as_json=False)
     out = capsys.readouterr().out
     assert out.count("x") == 100
     assert "of GPUs" not in out
@@ -137,12 +137,3 @@ def test_runs_take_turns():
     seconds = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, "cpu", rounds=2, burst=1e-9)
     assert seconds.keys() == {"a", "b"}
     assert "".join(order[-4:]) == "abab"
-
-
-@pytest.mark.parametrize("words", [[], ["bench"]])
-def test_no_verb_prints_the_help(words, capsys):
-    assert main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("Usage: npmatch")
-    assert "\n\nCommands:\n" in err

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d
 from torch import nn
 
-from benchmarks.scaling import bench_scaling, measure_here
+from benchmarks.scaling import bench_scaling
+from benchmarks.scaling_worker import measure_here
 from npmatch.distributed.collective import average_, everyones_parts, mine, traffic
 from npmatch.distributed.ranks import from_all, from_first, is_first, largest, launcher, world
 from npmatch.errors import NPMatchError

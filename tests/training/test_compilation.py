@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.practice import practice_config, practice_dataset, practise
+from benchmarks.synthetic import make_train_step, synthetic_dataset, variant_config
 
 STEPS = 20
 SETTINGS = {
@@ -17,8 +17,8 @@ SETTINGS = {
 
 def losses(name: str, compiled: bool) -> dict[str, torch.Tensor]:
     """The logs of every one of the first steps."""
-    config = practice_config("digits-40", name, {}, {**SETTINGS, "training.compile": compiled})
-    run = practise(config, practice_dataset(config), torch.device("cuda"))
+    config = variant_config("digits-40", name, {}, {**SETTINGS, "training.compile": compiled})
+    run = make_train_step(config, synthetic_dataset(config), torch.device("cuda"))
     logs = []
     for _ in range(STEPS):
         run()

@@ -1,4 +1,4 @@
-"""The least time a step could take: its arithmetic at the device's peak."""
+"""Floating-point operations of a training step, from which follows the least time that it could take on a device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from npmatch.config.tree import Config
 def step_flops(config: Config, image_shape: tuple[int, int, int], unlabeled: int) -> int | None:
     """Floating-point operations of the backbone in one step of the FixMatch family; a multiply-add counts as two.
 
-    None for other algorithms, which make other passes. `unlabeled` are the images of a step without labels. Labelled,
-    weak and strong views pass forwards and backwards; where the weak ones have a pass of their own (weak_norm=own or
-    running), these pass forwards alone.
+    It is None for other algorithms, which make other passes. `unlabeled` is the number of unlabelled images in a step.
+    Labelled, weak and strong views pass forwards and backwards; where the weak ones have a pass of their own
+    (weak_norm=own or running), these pass forwards alone.
     """
     channels, height, width = image_shape
     height, width = (config.augment.size or height, config.augment.size or width)

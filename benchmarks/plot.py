@@ -1,4 +1,4 @@
-"""A bench's figure as a file."""
+"""Figures of benchmarks, written to a file: curves and bars."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class Curve(NamedTuple):
     y: Sequence[float]
 
 
-def check_plot(path: Path | None) -> None:
-    """Refuses a figure's name before anything is measured for it."""
+def check_plot(path: Path | None) -> Path | None:
+    """Refuses a file that cannot be written, before anything is measured for it."""
     if path is not None and path.suffix.lower() not in FORMATS:
         raise NPMatchError(f"--plot {path}: name a file that ends in {', '.join(FORMATS)}")
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
         raise NPMatchError(f"--plot {path}: cannot be written there; name a file in a folder that exists")
+    return path
 
 
 def draw_curves(
     path: Path, panels: Mapping[str, list[Curve]], xlabel: str, ylabel: str, scale: Literal["log", "linear"] = "log"
 ) -> None:
-    """One panel beside the other, both axes of one scale, one legend below them all."""
+    """Draws panels side by side, both axes of one scale, with one legend below them all."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * len(panels), 3.8), dpi=150, layout="constrained")
@@ -53,7 +54,7 @@ def draw_curves(
 
 
 def draw_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> None:
-    """One horizontal bar for each name, its value beside it, the first on top."""
+    """Draws one horizontal bar for each name, with its value beside it, the first on top."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(bars)), dpi=150, layout="constrained")

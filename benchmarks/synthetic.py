@@ -1,4 +1,4 @@
-"""Training without files: random images in the shape of a real set, and a trainer on them as in any run."""
+"""Training on synthetic data: random images in the shape of a real data set, and a trainer on them as in any run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from npmatch.runs.build import assemble
 from npmatch.training import Display, Trainer
 from npmatch.types import Dataset, ImageSet, ImageStore
 
-# Of each source whose recipes can be practised: classes, channels, side, and how many images stand for the set.
+# For each data source: classes, channels, side in pixels, and the number of random images that stand for the set.
 SHAPES = {
     "digits": (10, 1, 8, 1437),
     "mnist": (10, 1, 28, 60_000),
@@ -32,46 +32,46 @@ SHAPES = {
 }
 
 
-def practice_config(recipe: str, algorithm: str, words: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
-    """A recipe's configuration under a user's words and a variant's settings.
+def variant_config(recipe: str, algorithm: str, words: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
+    """A recipe's configuration for one variant: the user's words, and over them the settings of the variant.
 
-    Of the words about an algorithm, those that this one does not know are left out: they were meant for another.
+    Settings of an algorithm that this one does not have are left out: they were meant for another variant.
     """
     known = {f"algorithm.{field.name}" for field in dataclasses.fields(find_algorithm(algorithm).Config)}
     mine = {key: value for key, value in words.items() if not key.startswith("algorithm.") or key in known}
     return resolve_config(recipe, algorithm=algorithm, overrides={**mine, **settings})
 
 
-def practice_dataset(config: Config) -> Dataset:
+def synthetic_dataset(config: Config) -> Dataset:
     """Random images and labels in the shape of the configured source."""
     if config.data.source not in SHAPES:
-        raise NoSuchChoiceError("source to practise on", config.data.source, list(SHAPES))
+        raise NoSuchChoiceError("source of synthetic images", config.data.source, list(SHAPES))
     classes, channels, side, count = SHAPES[config.data.source]
     generator = torch.Generator().manual_seed(0)
     shape = (count, channels, side, side)
     pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
-    return labelled(ArrayImages(pixels), classes)
+    return labelled_dataset(ArrayImages(pixels), classes)
 
 
-def labelled(images: ImageStore, classes: int) -> Dataset:
-    """The images with labels that go round the classes."""
+def labelled_dataset(images: ImageStore, classes: int) -> Dataset:
+    """The images as a data set, with the labels 0, 1, … repeated in order."""
     channels = images.shape[0]
     labels = torch.arange(len(images)) % classes
     names = tuple(f"class {number}" for number in range(classes))
-    return Dataset("practice", names, ImageSet(images, labels), None, (0.5,) * channels, (0.25,) * channels)
+    return Dataset("synthetic", names, ImageSet(images, labels), None, (0.5,) * channels, (0.25,) * channels)
 
 
 @dataclass
-class Practice:
-    """A trainer at its first step, called for one step after another exactly as the loop does."""
+class TrainStep:
+    """A trainer whose every call takes the next training step, exactly as the training loop does."""
 
     trainer: Trainer
     batches: Iterator[RawBatch]
-    tf32: bool = True  # in convolutions, where nothing is captured
-    images: int = 0  # of the last step on all ranks, before augmentation; μ says what is wished, a small set has fewer
+    tf32: bool = True  # in convolutions of a step that is not captured
+    images: int = 0  # of the last step on all ranks, before augmentation; a small set may have fewer than μ asks for
 
     def __call__(self) -> None:
-        """The next batch, and a step on it; where nothing is captured, with torch's settings as they are by default."""
+        """Takes a step on the next batch; where nothing is captured, with the default settings of torch."""
         with nullcontext() if self.trainer.captures else torch_defaults(self.tf32):
             raw = next(self.batches)
             self.trainer.take_step(raw)
@@ -80,9 +80,9 @@ class Practice:
 
 @contextmanager
 def torch_defaults(tf32: bool = True) -> Iterator[None]:
-    """A step made fast changes settings of the whole process; one that stands for plain PyTorch must not gain by it.
+    """The default settings of torch: fast steps change those of the whole process, from which plain ones must not gain.
 
-    By default PyTorch rounds the inputs of float32 convolutions to TF32; `tf32` false takes that away.
+    By default PyTorch rounds the inputs of float32 convolutions to TF32; `tf32=False` turns that off.
     """
     matmul = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -93,12 +93,12 @@ def torch_defaults(tf32: bool = True) -> Iterator[None]:
         torch.set_float32_matmul_precision(matmul)
 
 
-def practise(config: Config, dataset: Dataset, device: torch.device, tf32: bool = True) -> Practice:
-    """A run without files on `dataset`."""
+def make_train_step(config: Config, dataset: Dataset, device: torch.device, tf32: bool = True) -> TrainStep:
+    """Training on `dataset` before its first step; no run folder is written."""
     # Fewer images than the real set has: half of each class may be labelled at most.
     classes = len(dataset.class_names)
     most = len(dataset.train.images) // (2 * classes) * classes
     split = make_split(dataset, min(config.data.labels or most, most), config.seed)
     trainer, _ = assemble(config, dataset, split, device, Display("", 0, quiet=True))
     trainer.algorithm.train()
-    return Practice(trainer, trainer.stream.batches(0, config.training.iterations), tf32)
+    return TrainStep(trainer, trainer.stream.batches(0, config.training.iterations), tf32)

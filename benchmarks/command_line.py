@@ -1,0 +1,70 @@
+"""The command line that all benchmarks share: options, one-line errors, and how a result is printed."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.plot import check_plot
+from benchmarks.result import BenchmarkResult
+from npmatch.cli import runner
+from npmatch.cli.shared import print_json
+
+RecipeArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...", help="Recipe and settings, such as cifar10-250 backbone.name=wrn-28-8."
+    ),
+]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Number of turns in which each variant is timed.")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", callback=check_plot, help="File to draw a figure into: FILE.png, .svg or .pdf."),
+]
+
+
+def run(main: Callable[..., None], words: list[str] | None = None) -> int:
+    """Runs the `main` function of a benchmark's module, by default with the arguments of this process."""
+    return run_app(as_app(main), f"python -m benchmarks.{Path(inspect.getfile(main)).stem}", words)
+
+
+def as_app(main: Callable[..., None]) -> typer.Typer:
+    """A command line whose arguments and options are the parameters of `main`."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(main)
+    return app
+
+
+def run_app(app: typer.Typer, program: str, words: list[str] | None = None) -> int:
+    """Runs a command line and returns its exit code; errors and exit codes are those of `npmatch`."""
+    runner.set_up_process()
+    if runner.launched_by_torchrun() and os.environ.get("WORLD_SIZE", "1") != "1":
+        return runner.fail("torchrun is not for benchmarks; leave it out", program) if runner.is_first_rank() else 2
+    return runner.run_app(app, sys.argv[1:] if words is None else words, program)
+
+
+def show(result: BenchmarkResult, as_json: bool) -> None:
+    """Prints a result as a table, or as JSON alone."""
+    if as_json:
+        print_json(result.asdict())
+        return
+    console = Console()
+    table = Table(title=result.about)
+    for column in result.shown():
+        table.add_column(column.heading, overflow="fold")  # rather than cut
+    for cells in result.cells():
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    for name, ratio in result.ratios.items():
+        console.print(Text(f"{name}: {ratio:.2f}"), soft_wrap=True)
+    for note in result.notes:
+        console.print(Text(note), soft_wrap=True)
