@@ -11,12 +11,10 @@ import pytest
 import typer
 
 import npmatch
-from npmatch.cli import app, run_app
+from npmatch.cli import app
 from npmatch.cli import predict as predict_verb
 from npmatch.decide.abstention import CONFIDENCE
 from npmatch.decide.novelty import QUANTILE
-from npmatch.errors import InterruptedRunError, NPMatchError
-from npmatch.user_code import refuse_code
 
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn", "PIL", "matplotlib", "pyarrow", "pydantic", "timm")
 VERBS = list(typer.main.get_command(app).commands)
@@ -121,45 +119,3 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_defaults_that_are_repeated_to_spare_an_import_are_equal():
     assert (predict_verb.CONFIDENCE, predict_verb.QUANTILE) == (CONFIDENCE, QUANTILE)
-
-
-def other_app() -> typer.Typer:
-    other = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-    @other.command()
-    def fail(how: str) -> None:
-        if how == "input":
-            raise NPMatchError("photos: no such\nfolder")
-        if how == "signal":
-            raise InterruptedRunError(3, 15)
-        if how == "code":
-            refuse_code(["mine:Net"], Path("config.json"))
-        raise typer.Exit(1 if how == "partly" else 0)
-
-    @other.command()
-    def succeed() -> None:
-        """Another command, so that the first one is named."""
-
-    return other
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "line"),
-    [
-        (["succeed"], 0, ""),
-        (["fail", "partly"], 1, ""),
-        (["fail", "input"], 2, r"other: photos: no such\nfolder"),
-        (["fail", "signal"], 143, "other: stopped after step 3"),
-        (["fail", "code"], 2, "other: config.json: would run the Python code 'mine:Net'"),
-        (["fail", "code", "--trust-code"], 0, ""),
-        (["--trust-code", "fail", "code"], 0, ""),
-        (["fial", "input"], 2, "other: No such command 'fial'. Did you mean 'fail'?"),
-        (["fail"], 2, "other: Missing argument"),
-    ],
-)
-def test_another_program_has_the_same_errors_and_exit_codes(words, code, line, capsys):
-    assert run_app(other_app(), words, "other") == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(line)
-    assert err.count("\n") == bool(line)

@@ -1,0 +1,97 @@
+"""`npmatch train` and `evaluate` as a user types them: JSON alone on standard output, resume, signals."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from npmatch.cli import main
+from npmatch.runs.folder import RunFolder
+from tiny import TINY
+
+WORDS = [f"{key}={value}" for key, value in TINY.items()]
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_train_evaluate_and_resume(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "digits-40", "--out", str(run), "--seed", "3", "--device", "cpu", "--json", *WORDS]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", str(run), "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert set(evaluated) == {"error", "top5_error", "ece", "uce", "nll", "brier", "n", "classes"}
+    table = pq.read_table(run / "predictions" / "test.parquet").to_pylist()
+    for row in evaluated["classes"]:
+        images = [image for image in table if image["true_label"] == row["name"]]
+        wrong = [image for image in images if image["label"] != row["name"]]
+        assert row["n"] == len(images)
+        assert row["error"] == pytest.approx(100 * len(wrong) / len(images))
+        assert row["uncertainty"] == pytest.approx(sum(i["uncertainty"] for i in images) / len(images), rel=1e-5)
+    assert [row["name"] for row in evaluated["classes"]] == [str(digit) for digit in range(10)]
+    assert evaluated["error"] == pytest.approx(trained["error"])
+    assert evaluated["n"] == 360
+    assert main(["evaluate", str(run)]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert main(["train", "digits-40", "--out", str(run), "--seed", "3", "--resume", *WORDS]) == 0
+    assert "finished already" in capsys.readouterr().err
+
+
+def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tmp_path, capsys):
+    words = ["train", "digits-40", "--algorithm", "supervised", "--out", str(tmp_path / "run"), "--resume"]
+    assert main([*words, "training.iterations=3", "training.batch=4", "backbone.width=4"]) == 0
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_training_on_a_folder_of_pictures(tmp_path, capsys):
+    """labeled/<class>, unlabeled and test as a user has them, with sizes and modes mixed."""
+    g = torch.Generator().manual_seed(0)
+    for part, count in (
+        ("labeled/dark", 4),
+        ("labeled/light", 4),
+        ("unlabeled", 16),
+        ("test/dark", 3),
+        ("test/light", 3),
+    ):
+        (tmp_path / "data" / part).mkdir(parents=True)
+        for i in range(count):
+            light = part.endswith("light") or (part == "unlabeled" and i % 2)
+            size = (20 + i, 24)
+            pixels = torch.randint(160 if light else 0, 256 if light else 90, (*size, 3), generator=g).byte().numpy()
+            Image.fromarray(pixels).convert("L" if i % 3 == 0 else "RGB").save(tmp_path / "data" / part / f"{i}.png")
+    run = tmp_path / "run"
+    words = ["training.iterations=25", "training.batch=4", "backbone.width=4", "data.image_size=16", "training.ema=0.8"]
+    assert main(["train", "--data", str(tmp_path / "data"), "--out", str(run), "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 6
+    assert main(["predict", str(run), str(tmp_path / "data" / "test"), "-o", str(tmp_path / "out.csv")]) == 0
+    assert {row["label"] for row in read_csv(tmp_path / "out.csv")} <= {"dark", "light"}
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_and_resume_finishes_it(tmp_path, signum, code):
+    run = tmp_path / "run"
+    words = ["train", "digits-40", "--out", str(run), "--device", "cpu", *WORDS, "training.iterations=3000"]
+    command = [sys.executable, "-m", "npmatch", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    while not list((run / "checkpoints").glob("*.safetensors")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "--resume" in err
+    steps = [r["step"] for r in RunFolder(run).records() if r["kind"] == "train"]
+    assert steps == list(range(5, steps[-1] + 1, 5))
