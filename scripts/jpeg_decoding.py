@@ -8,6 +8,7 @@ levels pixels differ, on average and at most.
 
 from __future__ import annotations
 
+import argparse
 import io
 import time
 from statistics import median
@@ -32,7 +33,8 @@ def encode(picture: Image.Image, size: tuple[int, int]) -> bytes:
 
 
 def main() -> None:
-    """One row for each size and side."""
+    """Prints one row for each size and side."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     pictures = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     table = Table("photograph", "side", "whole, ms", "ours, ms", "mean difference", "largest")
     for size in PHOTOGRAPHS:

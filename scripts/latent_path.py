@@ -8,18 +8,17 @@ with r zeroed; and with z zeroed.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from npmatch import evaluate_run, load
 from npmatch.heads import NeuralProcessHead
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_store
-from npmatch.predict.classifier import load
-from npmatch.runs.fit import open_held_out
 
 
 def mean_latent(head: NeuralProcessHead) -> None:
@@ -51,9 +50,12 @@ CHANGES: dict[str, Callable[[NeuralProcessHead], None]] = {
 }
 
 
-def main(folders: list[str]) -> None:
-    """One row per change, averaged over the runs."""
-    runs = [(Path(folder), open_held_out(Path(folder))[1]) for folder in folders]
+def main(arguments: list[str] | None = None) -> None:
+    """Prints one row for each change, averaged over the runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="Folder of a finished NP-Match run.")
+    folders = parser.parse_args(arguments).runs
+    runs = [(folder, evaluate_run(folder, device="cpu").held_out) for folder in folders]
     table = Table("head", "error", "NLL", "UCE")
     for name, change in CHANGES.items():
         results = []
@@ -69,4 +71,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

