@@ -11,7 +11,19 @@ import torch
 from PIL import Image
 
 import npmatch
-from doc_commands import FOLDER, PAGES, ROOT, blocks, commands, find_verb, is_synopsis, options, small
+from doc_commands import (
+    BENCHMARKS,
+    FOLDER,
+    PAGES,
+    ROOT,
+    blocks,
+    commands,
+    commands_in_sentences,
+    find_verb,
+    is_synopsis,
+    options,
+    small,
+)
 from npmatch.cli import main
 
 README = ROOT / "README.md"
@@ -41,13 +53,29 @@ def test_the_two_commands_exist():
     assert "make test" in README.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("page", "command"), [(page.name, line) for page in PAGES for line in commands(page)])
+def option_words(command: str) -> set[str]:
+    """The options that a command names."""
+    words = command.partition(" -m ")[2] or command  # less those of python
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", words))
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page.name, line) for page in PAGES for line in (*commands(page), *commands(page, BENCHMARKS))],
+)
 def test_every_command_in_the_docs_exists(page, command):
     verb, words = find_verb(command)
-    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", command))
-    assert named <= options(verb), f"{page}: {command}"
+    assert option_words(command) <= options(verb), f"{page}: {command}"
     if not is_synopsis(command):
         verb.make_context(verb.name, words)  # raises where a word is missing, unknown or of another type
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), [(page.name, line) for page in PAGES for line in commands_in_sentences(page)]
+)
+def test_every_command_in_a_sentence_has_a_verb_and_options_that_exist(page, command):
+    verb, _ = find_verb(command)
+    assert option_words(command) <= options(verb), f"{page}: {command}"
 
 
 @pytest.fixture
