@@ -14,12 +14,13 @@ from rich.console import Console
 from npmatch.data import Split, load_dataset
 from npmatch.metrics import scores
 from npmatch.objectives.losses import entropy
-from npmatch.report import comparison_table
-from npmatch.runs.evaluate import evaluate_run, write_run_report
+from npmatch.report import Method, Outcome, methods_table, write_report
+from npmatch.runs.evaluate import evaluate_run, run_comparison
 from npmatch.runs.fit import Run, fit
 from npmatch.types import Dataset, Prediction
 
 FOLDER = Path("runs/demo")
+SHOWN = ("method", "error", "nll", "ece", "uce", "seconds", "note")  # in the terminal; the report has all there is
 
 
 def main(folder: Path = FOLDER) -> Path:
@@ -28,14 +29,16 @@ def main(folder: Path = FOLDER) -> Path:
     console.print("NP-Match learns from 40 labelled and 1,437 unlabelled 8×8 digits.", highlight=False)
     run = train("npmatch", folder / "npmatch")
     alone = train("supervised", folder / "supervised", quiet=True)
-    rows = [
-        row("NP-Match", run),
-        row("same network, 40 labels alone", alone),
-        label_spreading(load_dataset("digits"), run.folder / "split.json"),
+    spreading = label_spreading(load_dataset("digits"), run.folder / "split.json")
+    others = [
+        Method("same network, 40 labels alone", [Outcome(0, alone.scores)]),
+        Method("LabelSpreading, 7 neighbours", [Outcome(0, spreading)]),
     ]
-    found = evaluate_run(run.folder)
-    report = write_run_report(run.folder, found, rows)
-    console.print(comparison_table(rows, title="360 test images, 40 labels"))
+    comparison = run_comparison(run.folder, evaluate_run(run.folder), others)
+    report = write_report(comparison, run.folder / "report.html")
+    console.print("360 test images, 40 labels", highlight=False)
+    rows = [{key: row[key] for key in SHOWN} for row in comparison.rows()]
+    console.print(methods_table(rows))
     console.print(f"report: {report.resolve()}", highlight=False, soft_wrap=True, markup=False)
     return report
 
@@ -45,12 +48,7 @@ def train(algorithm: str, folder: Path, quiet: bool = False) -> Run:
     return fit("digits-40", algorithm=algorithm, out=folder, seed=0, resume=folder.exists(), quiet=quiet)
 
 
-def row(name: str, run: Run) -> dict[str, Any]:
-    """A run's line of the table."""
-    return {"name": name, **{key: run.scores[key] for key in ("error", "ece", "uce", "seconds")}}
-
-
-def label_spreading(dataset: Dataset, split_file: Path) -> dict[str, Any]:
+def label_spreading(dataset: Dataset, split_file: Path) -> dict[str, float]:
     """scikit-learn's LabelSpreading on the pixels of the same split, as it would be used by hand."""
     from sklearn.semi_supervised import LabelSpreading
 
@@ -67,8 +65,7 @@ def label_spreading(dataset: Dataset, split_file: Path) -> dict[str, Any]:
     probs = torch.from_numpy(np.nan_to_num(raw, nan=1 / raw.shape[1])).float()
     probs = probs / probs.sum(-1, keepdim=True)
     result = scores(Prediction(probs, entropy(probs)), dataset.test.labels)
-    name = "LabelSpreading, 7 neighbours"
-    return {"name": name, "error": result.error, "ece": result.ece, "uce": result.uce, "seconds": seconds}
+    return {"error": result.error, "ece": result.ece, "uce": result.uce, "nll": result.nll, "seconds": seconds}
 
 
 def flat_pixels(images: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -1,25 +1,28 @@
 """A made-up run, and a reader of pages that knows HTML only as the standard library does."""
 
 import math
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import Any
 
 import torch
 
-from npmatch.report import RunRecord, gallery_indices
+from npmatch.report import Comparison, Method, RunRecord, gallery_indices
 from npmatch.types import Prediction
 
 VOID = {"meta", "br", "img", "link"}
 
 
 class Page(HTMLParser):
-    """Elements, ids, text by section; fails on tags that are not closed in order."""
+    """Elements, and by section text, rows of tables and names of drawings; fails on tags not closed in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text: dict[str, list[str]] = {}
+        self.rows: dict[str, list[list[list[str]]]] = {}  # section → rows → cells → pieces of text
+        self.drawings: dict[str, list[str]] = {}  # section → what each drawing is called for those who cannot see it
         self.section = ""
         self.feed(html)
         self.close()
@@ -29,6 +32,12 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag == "section":
             self.section = dict(attrs)["id"] or ""
+        elif tag == "tr":
+            self.rows.setdefault(self.section, []).append([])
+        elif tag in ("td", "th"):
+            self.rows[self.section][-1].append([])
+        elif tag == "svg":
+            self.drawings.setdefault(self.section, []).append(dict(attrs)["aria-label"] or "")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -41,6 +50,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if data.strip():
             self.text.setdefault(self.section, []).append(data.strip())
+            if {"td", "th"} & set(self.open):
+                self.rows[self.section][-1][-1].append(data.strip())
 
     @property
     def sections(self) -> list[str]:
@@ -75,18 +86,18 @@ def make_record(num_classes: int = 10, n: int = 200, **changes: Any) -> RunRecor
     lines = [train_line(step) for step in range(10, 1001, 10)]
     lines += [{"kind": "eval", "step": step, "error": 50 - step / 25} for step in range(100, 1001, 100)]
     settings: dict[str, Any] = {
-        "title": "A run",
-        "config": {"seed": 0, "data": {"name": "toy", "labels": 40}},
         "records": lines,
         "class_names": [f"class-{k}" for k in range(num_classes)],
         "prediction": prediction,
         "y": y,
         "gallery": dict(zip(shown, pixels, strict=True)),
-        "comparison": [
-            {"name": "NP-Match", "error": 5.0, "ece": 3.0, "uce": 4.0, "seconds": 600.0},
-            {"name": "FixMatch", "error": 7.25, "ece": 5.0, "uce": 8.0, "seconds": 30},
-        ],
-        "notes": ["a remark"],
         "num_labeled": 40,
     }
     return RunRecord(**(settings | changes))
+
+
+def page_of(record: RunRecord, others: Iterable[Method] = (), **changes: Any) -> Comparison:
+    """What the page of a run shows."""
+    settings: dict[str, Any] = {"title": "A run", "settings": {"seed": 0, "data.labels": 40}}
+    methods = [Method("npmatch", [record.outcome(0)]), *others]
+    return Comparison(**({"methods": methods, "run": record} | settings | changes))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up_run import Page, make_record
+from made_up_run import Page, make_record, page_of
 
 from npmatch.cli import main
 from npmatch.decide import Calibration
@@ -29,26 +29,29 @@ def calibration(n: int = 200, seed: int = 7) -> Calibration:
 
 def test_before_and_after_are_those_of_the_test_images():
     record = make_record(calibration=calibration())
-    page = Page(html_page(record))
+    page = Page(html_page(page_of(record)))
     assert {"calibrated", "abstention"} <= set(page.sections)
     words = page.text["calibrated"]
     before, after = scores(record.prediction, record.y), scores(record.calibration.apply(record.prediction), record.y)
-    for found in (before, after):
-        assert f"{found.ece:.1f} %" in words
-        assert f"{found.nll:.3f}" in words
+    for found, (_, *cells) in zip((before, after), page.rows["calibrated"][1:], strict=True):
+        shown = [float(text.removesuffix(" %")) for (text,) in cells]
+        assert shown[:2] == pytest.approx([found.ece, found.uce], abs=0.051)
+        assert shown[2:] == pytest.approx([found.nll, found.brier], abs=0.00051)
     assert f"At temperature {record.calibration.temperature:.2f}" in words
 
 
 def test_thresholds_are_shown_as_they_turn_out_and_missing_labels_are_counted():
     record = make_record(calibration=calibration())
-    words = Page(html_page(record)).text["abstention"]
+    rows = {row[0][0]: [text for (text,) in row[1:]] for row in Page(html_page(page_of(record))).rows["abstention"]}
+    threshold, held_out, kept, error = rows["at most 10 %"]
+    below = record.prediction.entropy <= float(threshold)
+    wrong = record.prediction.label[below] != record.y[below]
+    assert float(kept.removesuffix(" %")) == pytest.approx(100 * below.float().mean().item(), abs=0.6)
+    assert float(error.removesuffix(" %")) == pytest.approx(100 * wrong.float().mean().item(), abs=0.6)
     chosen = record.calibration.abstention(0.1)
-    kept, error = chosen.measured(record.prediction.entropy, record.prediction.label != record.y)
-    assert f"{chosen.kept} of 200, {chosen.errors} wrong" in words
-    assert f"{100 * kept:.1f} %" in words
-    assert f"{error:.1f} %" in words
-    assert "30 more labels needed" in words, "230 for 1 %"
-    none = Page(html_page(make_record()))
+    assert [int(word) for word in re.findall(r"\d+", held_out)] == [chosen.kept, 200, chosen.errors]
+    assert rows["at most 1 %"][0] == "30 more labels needed", "230 for 1 %"
+    none = Page(html_page(page_of(make_record())))
     assert not {"calibrated", "abstention"} & set(none.sections)
 
 

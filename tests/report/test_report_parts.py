@@ -9,17 +9,15 @@ import pytest
 import torch
 from made_up_run import make_record
 from PIL import Image
-from rich.console import Console
 
 from npmatch.errors import NPMatchError
 from npmatch.metrics import ClassRow
-from npmatch.report import comparison_table, gallery_indices
+from npmatch.report import gallery_indices
 from npmatch.report.curves import MOST_POINTS, thinned
-from npmatch.report.drawing import panel
+from npmatch.report.drawing import name_points, panel
 from npmatch.report.formatting import count, duration, percent
 from npmatch.report.gallery import LARGEST_SIDE, is_crisp, png_data_uri
-from npmatch.report.model_sections import rank_correlation
-from npmatch.report.naming import name_points
+from npmatch.report.run_sections import rank_correlation
 from npmatch.types import Prediction
 
 
@@ -125,39 +123,6 @@ def test_rank_correlation_follows_the_order_alone():
     assert rank_correlation(rows([(1.0, 0.1), (1.0, 0.2), (1.0, 0.3)])) is None
     unseen = ClassRow("", 0, math.nan, math.nan)
     assert rank_correlation([*rows([(0.9, 0.1), (0.5, 0.2), (0.1, 3.0)]), unseen]) == pytest.approx(-1)
-
-
-def test_comparison_table_in_a_terminal():
-    rows = [
-        {"name": "NP-Match", "error": 5.04, "error_std": 0.26, "ece": 3.0, "uce": 4.0, "seconds": 3725},
-        {"name": "[red]Fix[/red]", "error": 7.0, "ece": math.nan, "seconds": 59.7},
-    ]
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(comparison_table(rows, title="CIFAR-10"))
-    lines = console.export_text().splitlines()
-    first = next(line for line in lines if "NP-Match" in line)
-    assert [cell.strip() for cell in first.strip("│").split("│")] == [
-        "NP-Match",
-        "5.0 ± 0.3 %",
-        "3.0 %",
-        "4.0 %",
-        "1 h 02 min",
-    ]
-    second = next(line for line in lines if "Fix" in line)
-    assert [cell.strip() for cell in second.strip("│").split("│")] == [
-        "[red]Fix[/red]",
-        "7.0 %",
-        "–",
-        "–",
-        "1 min 00 s",
-    ]
-
-
-def test_the_lowest_of_a_column_is_bold():
-    rows = [{"name": "a", "error": 5.0, "ece": 9.0}, {"name": "b", "error": 7.0, "ece": 1.0, "uce": 2.0}]
-    columns = comparison_table(rows).columns
-    styles = [[cell.style for cell in column._cells] for column in columns[1:4]]
-    assert styles == [["bold", ""], ["", "bold"], ["", ""]]  # a lone number has nothing to be lowest of
 
 
 @pytest.mark.parametrize(

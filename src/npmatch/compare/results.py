@@ -5,24 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from npmatch.compare.plan import Plan, Variant
-from npmatch.decide import Calibration, fewest_labels
+from npmatch.decide import Calibration
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.metrics import classwise, reliability_bins, scores, uncertainty_bins
-from npmatch.report import Comparison, Method, Outcome, table_text, write_comparison
-from npmatch.report.methods import NUMBERS, TARGET
-from npmatch.report.record import Series
+from npmatch.report import Comparison, Method, Outcome, RunRecord, table_text, write_report
+from npmatch.report.record import NUMBERS
 from npmatch.training import last_record, read_records
-from npmatch.training.log import number
 from npmatch.types import Prediction
 
 Problems = dict[tuple[Variant, int], str]  # of the runs that failed
@@ -65,49 +61,16 @@ def describe(plan: Plan) -> dict[str, object]:
 
 
 def read_outcome(folder: Path, seed: int) -> Outcome:
-    """One finished run, read from its folder."""
+    """The summary of a finished run, read from its folder."""
+    return read_record(folder).outcome(seed)
+
+
+def read_record(folder: Path) -> RunRecord:
+    """A run's log, and where it has come to them its test predictions and its calibration."""
     records = read_records(folder)
-    last, final = last_record(records, "train") or {}, last_record(records, "final")
-    assert final is not None  # it is finished
-    found = {**{key: last.get(key) for key in ("trusted", "pseudo_accuracy")}, **final}
-    numbers = {key: value for key in NUMBERS if (value := number(found.get(key))) is not None}
-    predictions = folder / "predictions" / "test.parquet"
-    if not predictions.exists():
-        return Outcome(seed, numbers, error_curve(records))
-    prediction, y, class_names = read_predictions(folder)
-    return Outcome(
-        seed,
-        numbers,
-        error_curve(records),
-        classwise(prediction, y, class_names),
-        reliability_bins(prediction.probs, y),
-        uncertainty_bins(prediction.entropy, prediction.label != y, len(class_names)),
-        read_decided(folder, prediction, y),
-    )
-
-
-def read_decided(folder: Path, prediction: Prediction, y: Tensor) -> dict[str, float]:
-    """What a run's held-out labels make of its test images; nothing where these are the held-out images themselves."""
-    known = Calibration.load(folder)
-    if known is None or known.y is None or torch.equal(known.y, y):
-        return {}
-    before, found = scores(prediction, y), dict[str, float | None]()
-    if known.temperature is not None:
-        after = scores(known.apply(prediction), y)
-        found = {"temperature": known.temperature, "ece": before.ece, "calibrated_ece": after.ece}
-        found |= {"uce": before.uce, "calibrated_uce": after.uce}
-    if known.n >= fewest_labels(TARGET):
-        kept, error = known.abstention(TARGET).measured(prediction.entropy, prediction.label != y)
-        found |= {"kept": 100 * kept, "kept_error": error}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def error_curve(records: Sequence[Mapping[str, Any]]) -> Series:
-    """Test error along the way and at the end, against the step."""
-    lines = [record for record in records if record["kind"] in ("eval", "final")]
-    points = {record["step"]: error for record in lines if (error := number(record.get("error"))) is not None}
-    table = np.array(sorted(points.items()), dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    if not (folder / "predictions" / "test.parquet").exists():
+        return RunRecord(records)
+    return RunRecord(records, *read_predictions(folder), Calibration.load(folder))
 
 
 def read_predictions(folder: Path) -> tuple[Prediction, Tensor, list[str]]:
@@ -155,7 +118,7 @@ def write_results(comparison: Comparison, out: Path) -> None:
     write_atomically(out / "table.txt", table_text(comparison.rows(), comparison.heading).encode())
     write_atomically(out / "table.csv", csv_text(comparison.rows()))
     write_atomically(out / "runs.csv", csv_text(run_rows(comparison)))
-    write_comparison(comparison, out / "report.html")
+    write_report(comparison, out / "report.html")
 
 
 def run_rows(comparison: Comparison) -> Iterable[dict[str, Any]]:

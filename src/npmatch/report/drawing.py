@@ -9,8 +9,12 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from html import escape
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
 
 from npmatch.report.formatting import printable
 
@@ -25,6 +29,15 @@ CSS_NAME = {INK: "ink", MUTED: "muted", GRID: "grid"} | {c: f"line-{i}" for i, c
 
 LEGEND_COLUMNS = 3
 PANEL = (4.7, 3.3)  # inches; small enough that the words stay readable at the width of a phone
+SMALL = (2.75, 2.15)  # inches, of one panel among many
+WIDE = 9.6  # inches, of a figure in which all methods meet
+LOG_ERRORS_BEYOND = 8  # largest over smallest error, above which their axis is logarithmic
+
+NAME_SIZE = 9.0  # of the letters of a point's name, points
+NAME_GAP = 6.0  # between a point's centre and its name, points
+SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))  # right, left, above, …
+HORIZONTAL = {1: "left", 0: "center", -1: "right"}
+VERTICAL = {1: "bottom", 0: "center_baseline", -1: "top"}
 NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
 
 
@@ -43,6 +56,22 @@ def panel(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     """A figure of one calm pair of axes."""
     figure = new_figure(PANEL)
     return figure, calm(figure.add_subplot(), xlabel, ylabel)
+
+
+def small_panel(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """One panel among many; its name stands above it on the page."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = new_figure(SMALL)
+    width, height = SMALL
+    figure.subplots_adjust(0.5 / width, 0.44 / height, 1 - 0.08 / width, 1 - 0.08 / height)
+    axes = calm(figure.add_subplot(), xlabel, ylabel)
+    axes.tick_params(labelsize=9)
+    axes.xaxis.label.set_fontsize(9)
+    axes.yaxis.label.set_fontsize(9)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    return figure, axes
 
 
 def calm(axes: Axes, xlabel: str, ylabel: str) -> Axes:
@@ -86,17 +115,73 @@ def count_steps(axes: Axes, most: int = 6) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"))
 
 
+def scale_errors(axes: Axes, name: str, low: float, high: float) -> bool:
+    """Makes the axis `x` or `y` logarithmic where errors span far, so that the good ones can be told apart."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    if low <= 0 or high / low <= LOG_ERRORS_BEYOND:
+        return False
+    axes.set(**{f"{name}scale": "log", f"{name}lim": (low / 1.15, min(high * 1.15, 105))})
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+    return True
+
+
+def name_points(axes: Axes, points: npt.NDArray[np.float64], names: Sequence[str]) -> None:
+    """Writes the names of the first points (P 2, in data units), each where there is room, else nowhere.
+
+    The figure must be at 72 dpi, where a pixel of the drawing is a point.
+    """
+    axes.autoscale_view()  # otherwise left until the drawing, which would move the points
+    at = axes.transData.transform(points)
+    frame = axes.get_window_extent()
+    taken = np.concatenate([at - NAME_GAP / 2, at + NAME_GAP / 2], axis=1)  # boxes: left, bottom, right, top
+    for name, point, place in zip(names, points, at, strict=False):
+        half = np.array([0.3 * NAME_SIZE * len(name), 0.55 * NAME_SIZE])
+        for side in SIDES:
+            centre = place + np.array(side) * (half + _gap(side))
+            box = np.concatenate([centre - half, centre + half])
+            inside = (box[:2] >= frame.min).all() and (box[2:] <= frame.max).all()
+            free = ((box[2:] < taken[:, :2]) | (box[:2] > taken[:, 2:])).any(axis=1).all()
+            if inside and free:
+                taken = np.vstack([taken, box])
+                _write_name(axes, name, point, side)
+                break
+
+
+def _gap(side: tuple[int, int]) -> float:
+    """Points between a point and its name; a corner is farther away than a side, so that less will do."""
+    return NAME_GAP * (0.6 if all(side) else 1)
+
+
+def _write_name(axes: Axes, name: str, point: npt.NDArray[np.float64], side: tuple[int, int]) -> None:
+    """One name on one side of its point."""
+    axes.annotate(
+        plain(name),
+        (float(point[0]), float(point[1])),
+        (side[0] * _gap(side), side[1] * _gap(side)),
+        textcoords="offset points",
+        ha=HORIZONTAL[side[0]],
+        va=VERTICAL[side[1]],
+        fontsize=NAME_SIZE,
+        color=INK,
+        in_layout=False,
+    )
+
+
 def plain(text: str) -> str:
     """Text a figure can hold, in which a dollar sign is a dollar sign, not the beginning of a formula."""
     return printable(text).replace("$", r"\$")
 
 
-def inline_svg(figure: Figure, name: str, alt: str) -> str:
+def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
     """The figure as an <svg> element for the middle of a page; `name` keeps its ids apart from others'."""
     import matplotlib
 
     buffer = io.StringIO()
-    settings: dict[Any, str] = {"svg.fonttype": "none", "svg.hashsalt": name}
+    settings: dict[Any, str] = {"svg.fonttype": "none", "svg.hashsalt": printable(name)}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser has the font
         figure.savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
@@ -108,4 +193,5 @@ def inline_svg(figure: Figure, name: str, alt: str) -> str:
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.DOTALL)
     for colour, variable in CSS_NAME.items():
         drawing = drawing.replace(colour, f"var(--{variable})")
-    return drawing.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1).strip()
+    opening = Markup('<svg role="img" aria-label="{}"').format(printable(alt))
+    return Markup(drawing.replace("<svg", opening, 1).strip())

@@ -1,134 +1,261 @@
-"""Sections on the run: headline, comparison, training, settings; empty where there is nothing to show."""
+"""Sections that only the page of a single run has, and what it shows in those it shares with many.
+
+A section is a template with its data. Its words are in the template, where whatever a user named is escaped.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from npmatch.metrics import Scores
-from npmatch.report import curves
-from npmatch.report.elements import beside, details, figure, panels, section, table, text, tile
-from npmatch.report.formatting import count, decimal, duration, percent
+from npmatch.decide import CONFIDENCE, TARGETS, Abstention, fewest_labels
+from npmatch.metrics import ClassRow, RiskCoverage, Scores, confusion, risk_coverage
+from npmatch.report import charts, curves
+from npmatch.report.formatting import MISSING, count, decimal, duration, percent
+from npmatch.report.gallery import is_crisp, png_data_uri
 from npmatch.report.record import RunRecord
-from npmatch.report.tables import HEADINGS, cell, lowest
+from npmatch.report.tables import Line
 from npmatch.training.log import number
 
+LARGEST_CONFUSION = 30  # classes
+DENSE_CONFUSION = 12  # classes, above which the cells shrink
 
-def headline(record: RunRecord, scores: Scores) -> str:
+
+class Section(NamedTuple):
+    """A template, and the data it shows."""
+
+    template: str
+    data: Mapping[str, object]
+
+
+class Tile(NamedTuple):
+    """One headline number with what it means."""
+
+    value: str
+    name: str
+    meaning: str
+
+
+def run_facts(run: RunRecord) -> Iterator[str]:
+    """Sizes and times, for the line below the title."""
+    yield f"{count(len(run.class_names))} classes"
+    yield f"{count(len(run.y))} test images"
+    if steps := max((number(line.get("step")) or 0 for line in run.records), default=0):
+        yield f"{count(steps)} steps"
+    if (seconds := run.last("train", "seconds")) is not None:
+        yield f"trained in {duration(seconds)}"
+    if (rate := run.last("train", "images_per_second")) is not None:
+        yield f"{count(rate)} images/s"
+
+
+def run_tiles(run: RunRecord) -> Iterator[Tile]:
     """The numbers a reader came for."""
-    num_classes = len(record.class_names)
-    wrong = round(scores.error * scores.n / 100)
-    top5 = f"; top-5 {percent(scores.top5_error)}" if num_classes > 5 else ""
-    tiles = [
-        tile(percent(scores.error), "Error", f"{count(wrong)} of {count(scores.n)} test images{top5}"),
-        tile(percent(scores.ece), "ECE", "gap between confidence and accuracy"),
-        tile(percent(scores.uce), "UCE", "gap between uncertainty and error"),
-        tile(decimal(scores.nll), "NLL", "nats per image"),
-        tile(decimal(scores.brier), "Brier", "squared error of the probabilities, 0 to 2"),
-    ]
-    if record.num_labeled is not None:
-        each = f"{record.num_labeled / num_classes:.3g} per class on average"
-        tiles.append(tile(count(record.num_labeled), "Labels", each))
-    return section("headline", "In numbers", "", f'<div class="tiles">{"".join(tiles)}</div>')
+    found, num_classes = run.scores, len(run.class_names)
+    wrong = round(found.error * found.n / 100)
+    top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
+    yield Tile(percent(found.error), "Error", f"{count(wrong)} of {count(found.n)} test images{top5}")
+    yield Tile(percent(found.ece), "ECE", "gap between confidence and accuracy")
+    yield Tile(percent(found.uce), "UCE", "gap between uncertainty and error")
+    yield Tile(decimal(found.nll), "NLL", "nats per image")
+    yield Tile(decimal(found.brier), "Brier", "squared error of the probabilities, 0 to 2")
+    if run.num_labeled is not None:
+        yield Tile(count(run.num_labeled), "Labels", f"{run.num_labeled / num_classes:.3g} per class on average")
 
 
-def comparison(record: RunRecord) -> str:
-    """This run beside others."""
-    if not record.comparison:
-        return ""
-    rows = [[row.get("name", ""), *(cell(row, key) for key in HEADINGS)] for row in record.comparison]
-    best = lowest(record.comparison)
-    return section(
-        "comparison",
-        "Compared with other methods",
-        "The lowest number of each column is bold.",
-        table(["Method", *HEADINGS.values()], rows, [best[key] for key in HEADINGS]),
-    )
-
-
-def training(record: RunRecord) -> str:
+def training(run: RunRecord) -> Section | None:
     """Losses and test error against the step."""
-    steps, errors = record.series("eval", "error")
-    caption = ""
-    if len(errors):
-        low = int(errors.argmin())
-        caption = (
-            f"Lowest along the way: {percent(errors[low])} at step {count(steps[low])}. "
-            "The headline is the final model, which was not chosen on the test set."
-        )
-    figures = [
-        figure(curves.loss_curves(record), "Losses of the training batches."),
-        figure(curves.error_curve(record), caption),
-    ]
-    lead = "What was minimised, and what came of it, against the training step."
-    return section("training", "Training", lead, panels(*figures)) if any(figures) else ""
+    losses, error = curves.loss_curves(run), curves.error_curve(run)
+    if not losses and not error:
+        return None
+    steps, errors = run.series("eval", "error")
+    low = int(errors.argmin()) if len(errors) else None
+    least = {} if low is None else {"lowest": percent(errors[low]), "lowest_step": count(steps[low])}
+    return Section("training.html", {"losses": losses, "error": error, "lowest": None, **least})
 
 
-def pseudo_labels(record: RunRecord) -> str:
+def pseudo_labels(run: RunRecord) -> Section | None:
     """How much of the unlabelled data was used, and how well."""
-    drawing = curves.trust_curves(record)
-    if not drawing:
-        return ""
     tiles = [
-        tile(percent(100 * value), name, meaning)
+        Tile(percent(100 * value), name, meaning)
         for key, name, meaning in (
             ("trusted", "Trusted at the end", "share of unlabelled images that teach the model"),
             ("pseudo_accuracy", "Right at the end", "share of trusted pseudo-labels that are correct"),
         )
-        if (value := record.last("train", key)) is not None
+        if (value := run.last("train", key)) is not None
     ]
-    lead = "How many unlabelled images were trusted with the label the model gave them, and how rightly."
-    return section("pseudo-labels", "Pseudo-labels", lead, beside(drawing, *tiles))
+    drawing = curves.trust_curves(run)
+    return Section("pseudo_labels.html", {"drawing": drawing, "numbers": tiles}) if drawing else None
 
 
-def latent(record: RunRecord) -> str:
+def latent(run: RunRecord) -> Section | None:
     """Whether the neural process's latent carries information: a divergence of 0 says that it does not."""
-    drawing = curves.latent_curves(record)
-    if not drawing:
-        return ""
     tiles = [
-        tile(f"{value:.2g}", name, meaning)
+        Tile(f"{value:.2g}", name, meaning)
         for key, name, meaning in (
             ("divergence", "Divergence at the end", "between the latents of target and context points, nats"),
             ("alpha", "α at the end", "skew of the divergence, from the two mean uncertainties"),
         )
-        if (value := record.last("train", key)) is not None
+        if (value := run.last("train", key)) is not None
     ]
-    lead = "How far the target points move the latent variable from what the labelled images alone say."
-    return section("latent", "Latent variable", lead, beside(drawing, *tiles))
+    drawing = curves.latent_curves(run)
+    return Section("latent.html", {"drawing": drawing, "numbers": tiles}) if drawing else None
 
 
-def notes(record: RunRecord) -> str:
-    """Remarks of the caller."""
-    items = "".join(f"<li>{text(note)}</li>" for note in record.notes)
-    return section("notes", "Notes", "", f"<ul>{items}</ul>") if items else ""
+def classes_of_run(run: RunRecord) -> Section:
+    """Whether the uncertain classes are the inaccurate ones."""
+    rows = run.classes()
+    seen = sorted((row for row in rows if row.n), key=lambda row: row.accuracy)
+    doubtful = max(seen, key=lambda row: row.uncertainty)
+    tiles = [
+        Tile(signed(rank_correlation(rows)), "Rank correlation", "Spearman’s ρ; −1 is ideal"),
+        Tile(percent(100 * seen[0].accuracy), "Least accurate", seen[0].name),
+        Tile(f"{doubtful.uncertainty:.2f} nats", "Most uncertain", doubtful.name),
+    ]
+    table = [
+        Line(row.name, [count(row.n), percent(100 * row.accuracy), decimal(row.uncertainty)])
+        for row in [*seen, *(row for row in rows if not row.n)]
+    ]
+    return Section("classes.html", {"drawing": charts.class_scatter(rows), "numbers": tiles, "lines": table})
 
 
-def configuration(record: RunRecord) -> str:
-    """Every setting, named as the command line takes it."""
-    rows = "".join(f"<tr><td>{text(k)}</td><td>{text(v)}</td></tr>" for k, v in flattened(record.config))
-    settings = f'<div class="scroll"><table class="plain config"><tbody>{rows}</tbody></table></div>'
-    return section("configuration", "Configuration", "", details("Every setting of this run", settings))
+def rank_correlation(rows: list[ClassRow]) -> float | None:
+    """Spearman's ρ of class-wise uncertainty and accuracy; None where fewer than three classes differ."""
+    from scipy.stats import spearmanr
+
+    seen = [row for row in rows if row.n]
+    accuracy, uncertainty = [row.accuracy for row in seen], [row.uncertainty for row in seen]
+    if len(seen) < 3 or len(set(accuracy)) < 2 or len(set(uncertainty)) < 2:
+        return None
+    return float(spearmanr(uncertainty, accuracy).statistic)
 
 
-def flattened(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """A nested configuration as dotted keys and values."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{prefix}{key}.")
+def signed(value: float | None) -> str:
+    """With a minus sign rather than a hyphen."""
+    return decimal(value, 2).replace("-", "−")
+
+
+def _diagrams(run: RunRecord, suffix: str = "") -> dict[str, object]:
+    """The two reliability diagrams; `suffix` keeps them apart from others on the page."""
+    return {
+        "confidence": charts.reliability_diagram(run.confidence(), "confidence", "accuracy", "confidence" + suffix),
+        "uncertainty": charts.reliability_diagram(run.uncertainty(), "uncertainty", "error", "uncertainty" + suffix),
+    }
+
+
+def _calibration_errors(found: Scores, suffix: str = "") -> dict[str, object]:
+    return {f"ece{suffix}": percent(found.ece), f"uce{suffix}": percent(found.uce)}
+
+
+def calibration_of_run(run: RunRecord) -> Section:
+    """Whether confidence and uncertainty can be taken at their word."""
+    return Section("calibration.html", {**_diagrams(run), **_calibration_errors(run.scores)})
+
+
+def calibrated(run: RunRecord) -> Section | None:
+    """Before and after temperature scaling, on the test images."""
+    known, after = run.calibration, run.calibrated()
+    if known is None or after is None:
+        return None
+    named = {"The model’s own": run.scores, f"At temperature {known.temperature:.2f}": after.scores}
+    table = [
+        Line(name, [percent(s.ece), percent(s.uce), decimal(s.nll), decimal(s.brier)]) for name, s in named.items()
+    ]
+    numbers = {**_calibration_errors(after.scores), **_calibration_errors(run.scores, "_before")}
+    diagrams = _diagrams(after, "-calibrated")
+    return Section("calibrated.html", {"held_out": count(known.n), "lines": table, **numbers, **diagrams})
+
+
+def selective(run: RunRecord) -> Section:
+    """The error where the model may leave images to a person."""
+    curve = risk_coverage(run.prediction, run.y)
+    tiles = [
+        Tile(percent(100 * _risk_at(curve, share)), f"Error on the surest {share} %", "the rest goes to a person")
+        for share in (90, 80)
+    ]
+    tiles.append(Tile(percent(100 * curve.area, 2), "AURC", "error averaged over all shares answered"))
+    return Section("selective.html", {"drawing": charts.risk_coverage_curve(curve), "numbers": tiles})
+
+
+def _risk_at(curve: RiskCoverage, share: int) -> float:
+    """Error rate of the surest `share` per cent of the images."""
+    answered = math.ceil(share / 100 * len(curve.risk))
+    return float(curve.risk[answered - 1])
+
+
+def abstention(run: RunRecord) -> Section | None:
+    """The thresholds that the held-out labels allow, and what they do to the test images."""
+    known = run.calibration
+    if known is None or known.held_out is None or known.y is None:
+        return None
+    table, points, tiles = [], [], []
+    for target in TARGETS:
+        kept, error, cells = None, None, [MISSING, MISSING]
+        if (missing := fewest_labels(target) - known.n) > 0:
+            cells = [f"{count(missing)} more labels needed", MISSING]
         else:
-            yield f"{prefix}{key}", value
+            chosen = known.abstention(target)
+            share, error = chosen.measured(run.prediction.entropy, run.prediction.label != run.y)
+            kept, cells = 100 * share, _threshold_cells(chosen)
+        name = f"at most {percent(100 * target, 0)}"
+        table.append(Line(name, [*cells, percent(kept), percent(error)]))
+        tiles.append(Tile(percent(kept), f"Kept, error {name}", f"{percent(error)} of them were wrong"))
+        if kept is not None and error is not None:
+            points.append((kept, error, percent(100 * target, 0)))
+    curve, held_out = risk_coverage(run.prediction, run.y), risk_coverage(known.held_out, known.y)
+    drawing = charts.abstention_curve(curve, held_out, points)
+    data = {"confidence": percent(100 * CONFIDENCE, 0), "lines": table, "drawing": drawing, "numbers": tiles[-2:]}
+    return Section("abstention.html", data)
 
 
-def facts(record: RunRecord) -> str:
-    """One line below the title: sizes and time."""
-    steps = max((number(line.get("step")) or 0 for line in record.records), default=0)
-    rate = record.last("train", "images_per_second")
-    seconds = record.last("train", "seconds")
-    parts = [
-        f"{count(len(record.class_names))} classes",
-        f"{count(len(record.y))} test images",
-        f"{count(steps)} steps" if steps else "",
-        f"trained in {duration(seconds)}" if seconds is not None else "",
-        f"{count(rate)} images/s" if rate is not None else "",
+def _threshold_cells(chosen: Abstention) -> list[str]:
+    if not chosen.kept:
+        return ["keeps none", MISSING]
+    threshold = "keeps all" if chosen.kept == chosen.n else decimal(chosen.threshold)
+    return [threshold, f"{chosen.kept} of {chosen.n}, {chosen.errors} wrong"]
+
+
+def confusions(run: RunRecord) -> Section | None:
+    """What is taken for what, for a number of classes that fits a page."""
+    num_classes = len(run.class_names)
+    if num_classes > LARGEST_CONFUSION:
+        return None
+    rows = [
+        (name, [_confusion_cell(n, sum(counts), k == true, run.class_names[k]) for k, n in enumerate(counts)])
+        for true, (name, counts) in enumerate(
+            zip(run.class_names, confusion(run.prediction, run.y).tolist(), strict=True)
+        )
     ]
-    return " · ".join(part for part in parts if part)
+    return Section("confusion.html", {"names": run.class_names, "rows": rows, "dense": num_classes > DENSE_CONFUSION})
+
+
+def _confusion_cell(n: int, n_row: int, right: bool, predicted: str) -> dict[str, object]:
+    depth = math.sqrt(n / max(n_row, 1))  # the root, so that rare errors show
+    kind = ("right" if right else "wrong") + (" deep" if depth > 0.6 else "")
+    return {"n": n, "kind": kind, "depth": f"{depth:.3f}", "predicted": predicted}
+
+
+def gallery(run: RunRecord) -> Section | None:
+    """The surest and the least sure of the images given."""
+    shown = sorted(run.gallery, key=lambda i: float(run.prediction.entropy[i]))
+    if not shown:
+        return None
+    middle = (len(shown) + 1) // 2
+    halves = {"Most certain": shown[:middle], "Least certain": shown[middle:][::-1]}
+    groups = [(title, [_shot(run, i) for i in half]) for title, half in halves.items() if half]
+    return Section("gallery.html", {"groups": groups})
+
+
+def _shot(run: RunRecord, index: int) -> dict[str, object]:
+    """One test image with what the model says of it."""
+    image, true, predicted = run.gallery[index], int(run.y[index]), int(run.prediction.label[index])
+    return {
+        "index": index,
+        "source": png_data_uri(image),
+        "crisp": is_crisp(image),
+        "predicted": run.class_names[predicted],
+        "true": run.class_names[true],
+        "right": true == predicted,
+        "confidence": percent(100 * float(run.prediction.confidence[index])),
+        "uncertainty": decimal(float(run.prediction.entropy[index]), 2),
+    }

@@ -100,7 +100,6 @@ th { font-weight: 600; text-align: left; }
 details { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--line-1); font-size: .92rem; }
 details > *:not(summary) { margin-top: .75rem; }
-ul { margin: 0; padding-left: 1.2rem; }
 footer { margin-top: 1.5rem; color: var(--muted); font-size: .82rem; }
 @media (max-width: 36rem) {
   body { padding: 1.25rem .75rem 3rem; }

@@ -1,50 +1,122 @@
-"""The comparison of several runs, for the terminal and, cell by cell, for the page."""
+"""The table of methods or runs: its columns and cells, for the page, and the whole of it for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npmatch.report.formatting import MISSING, duration, percent, printable
+from npmatch.report.formatting import MISSING, count, decimal, duration, printable
 from npmatch.training.log import number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Row = Mapping[str, Any]  # name, error, ece, uce (all in %), seconds; `error_std` and the like are optional
-HEADINGS = {"error": "Error", "ece": "ECE", "uce": "UCE", "seconds": "Time"}
+Row = Mapping[str, Any]
+TEXT_WIDTH = 160  # of table.txt: wide enough for every column
 
 
-def comparison_table(rows: Sequence[Row], title: str | None = None) -> Table:
-    """One row per run; the lowest of each column is bold. A missing number is a dash."""
+@dataclass(frozen=True)
+class Column:
+    """One number of every method."""
+
+    key: str
+    heading: str
+    write: Callable[[Row], str]
+    ranked: bool = True  # the lowest is the best
+
+
+def with_spread(key: str, digits: int) -> Callable[[Row], str]:
+    """`5.06 ± 0.12`, or without the deviation where there is none."""
+
+    def cell(row: Row) -> str:
+        value, spread = decimal(row.get(key), digits), decimal(row.get(f"{key}_std"), digits)
+        return value if MISSING in (value, spread) else f"{value} ± {spread}"
+
+    return cell
+
+
+def share(key: str) -> Callable[[Row], str]:
+    """A fraction in per cent."""
+    return lambda row: MISSING if (value := number(row.get(key))) is None else f"{100 * value:.1f}"
+
+
+COLUMNS = (
+    Column("error", "Error, %", with_spread("error", 2)),
+    Column("paper_error", "Paper, %", with_spread("paper_error", 2), ranked=False),
+    Column("nll", "NLL", with_spread("nll", 3)),
+    Column("ece", "ECE, %", with_spread("ece", 1)),
+    Column("uce", "UCE, %", with_spread("uce", 1)),
+    Column("trusted", "Trusted, %", share("trusted"), ranked=False),
+    Column("pseudo_accuracy", "Right, %", share("pseudo_accuracy"), ranked=False),
+    Column("iterations", "Steps", lambda row: count(row.get("iterations")), ranked=False),
+    Column("seconds", "Time", lambda row: duration(row.get("seconds")), ranked=False),
+)
+WHERE_KNOWN = ("paper_error", "trusted", "pseudo_accuracy")
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """The columns that say something of these rows."""
+    silent = {key for key in WHERE_KNOWN if all(row.get(key) is None for row in rows)}
+    if len({row.get("iterations") for row in rows}) == 1:
+        silent.add("iterations")
+    return [column for column in COLUMNS if column.key not in silent]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table as it is shown."""
+
+    name: str
+    cells: Sequence[str]
+    stressed: Sequence[int] = ()  # positions of the cells to stress
+    note: str = ""  # below the name
+
+
+def lines(rows: Sequence[Row], shown: Sequence[Column]) -> list[Line]:
+    """The rows in these columns; the lowest number of a ranked column is stressed."""
+    best = {k: lowest(rows, column.key) for k, column in enumerate(shown) if column.ranked}
+    return [
+        Line(row["method"], [c.write(row) for c in shown], [k for k, at in best.items() if at == i], row["note"])
+        for i, row in enumerate(rows)
+    ]
+
+
+def lowest(rows: Sequence[Row], key: str) -> int | None:
+    """The position of the lowest number of a column; None where fewer than two rows have one."""
+    values = [(value, i) for i, row in enumerate(rows) if (value := number(row.get(key))) is not None]
+    return min(values)[1] if len(values) > 1 else None
+
+
+def methods_table(rows: Sequence[Row], heading: str = "Method") -> Table:
+    """One row per method for the terminal; the lowest number of a column is bold."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title)
-    table.add_column("Method")
-    for heading in HEADINGS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    best = lowest(rows)
-    for i, row in enumerate(rows):
+    shown = columns(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(Text(printable(heading)), overflow="fold")
+    for column in shown:
+        table.add_column(column.heading, justify="right")
+    for line in lines(rows, shown):
         # Text rather than str: a name such as "[red]" is a name, not markup.
-        cells = [Text(cell(row, key), style="bold" if best[key] == i else "") for key in HEADINGS]
-        table.add_row(Text(printable(row.get("name", MISSING))), *cells)
+        cells = [Text(cell, style="bold" if k in line.stressed else "") for k, cell in enumerate(line.cells)]
+        table.add_row(Text(printable(line.name)), *cells)
     return table
 
 
-def cell(row: Row, key: str) -> str:
-    """One number of one run: `5.1 %`, `5.1 ± 0.2 %` where seeds were averaged, or a time."""
-    if key == "seconds":
-        return duration(row.get(key))
-    spread = number(row.get(f"{key}_std"))
-    value = percent(row.get(key))
-    return value if spread is None or value == MISSING else value.replace(" %", f" ± {spread:.1f} %")
+def method_notes(rows: Sequence[Row]) -> list[str]:
+    """`name: note`, of the methods that have one."""
+    return [printable(f"{row['method']}: {row['note']}") for row in rows if row["note"]]
 
 
-def lowest(rows: Sequence[Row], keys: Iterable[str] = tuple(HEADINGS)) -> dict[str, int | None]:
-    """For each column the position of its lowest number; None where fewer than two runs have one."""
-    best: dict[str, int | None] = {}
-    for key in keys:
-        values = [(value, i) for i, row in enumerate(rows) if (value := number(row.get(key))) is not None]
-        best[key] = min(values)[1] if len(values) > 1 else None
-    return best
+def table_text(rows: Sequence[Row], heading: str = "Method") -> str:
+    """The table and its notes as plain text."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=TEXT_WIDTH, color_system=None, record=True)
+    console.print(methods_table(rows, heading))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    return "\n".join([*lines, *method_notes(rows)]).strip("\n") + "\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from npmatch.config.tree import Config
+from npmatch.config.tree import Config, flatten
 from npmatch.data import ImageSet
 from npmatch.data.identity import describe_data, refuse_unequal
 from npmatch.data.split import evaluation_set, test_set
@@ -20,7 +20,7 @@ from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
 from npmatch.predict.classifier import load
 from npmatch.predict.saved import ModelCard
-from npmatch.report import RunRecord, gallery_indices, write_report
+from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
 from npmatch.runs.open import open_run_data
 from npmatch.training import read_records
 from npmatch.types import Prediction
@@ -94,23 +94,25 @@ def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibra
     return None if fitted_on_them else calibration
 
 
-def write_run_report(
-    folder: Path, found: Evaluation, comparison: list[dict[str, Any]] | None = None, path: Path | None = None
-) -> Path:
+def write_run_report(folder: Path, found: Evaluation, path: Path | None = None) -> Path:
     """RUN/report.html, or another path."""
+    return write_report(run_comparison(folder, found), path or folder / "report.html")
+
+
+def run_comparison(folder: Path, found: Evaluation, others: Sequence[Method] = ()) -> Comparison:
+    """What the page of a run shows: the run, and the methods it is shown beside."""
     config, held_out = found.config, found.held_out
     shown = gallery_indices(found.prediction, held_out.labels)
     pictures = held_out.images.take(torch.tensor(shown))
     record = RunRecord(
-        title=f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}",
-        config=config.nested(),
-        records=read_records(folder),
-        class_names=found.card.class_names,
-        prediction=found.prediction,
-        y=held_out.labels,
+        read_records(folder),
+        found.prediction,
+        held_out.labels,
+        found.card.class_names,
+        found.calibration,
         gallery=dict(zip(shown, pictures, strict=True)),
-        comparison=comparison or [],
         num_labeled=found.card.num_labeled,
-        calibration=found.calibration,
     )
-    return write_report(record, path or folder / "report.html")
+    method = Method(config.name, [record.outcome(config.seed)], iterations=config.training.iterations)
+    title = f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}"
+    return Comparison(title, [method, *others], flatten(config.nested()), run=record)

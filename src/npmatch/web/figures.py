@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-import torch
-from torch import Tensor
-
-from npmatch.compare.results import read_predictions
-from npmatch.metrics import classwise, reliability_bins, risk_coverage, uncertainty_bins
+from npmatch.compare.results import read_record
+from npmatch.metrics import risk_coverage
 from npmatch.report import RunRecord, charts, curves
 from npmatch.report.style import PALETTE
-from npmatch.training import read_records
-from npmatch.types import Prediction
 
 # A figure opened on its own is a document of this origin: it may have its colours, and nothing else.
 FIGURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -33,18 +28,15 @@ class Figure:
 
 
 def _classes(record: RunRecord) -> str:
-    return charts.class_scatter(classwise(record.prediction, record.y, record.class_names))
+    return charts.class_scatter(record.classes())
 
 
 def _confidence(record: RunRecord) -> str:
-    bins = reliability_bins(record.prediction.probs, record.y)
-    return charts.reliability_diagram(bins, "confidence", "accuracy", "confidence")
+    return charts.reliability_diagram(record.confidence(), "confidence", "accuracy", "confidence")
 
 
 def _uncertainty(record: RunRecord) -> str:
-    prediction = record.prediction
-    bins = uncertainty_bins(prediction.entropy, prediction.label != record.y, prediction.probs.shape[1])
-    return charts.reliability_diagram(bins, "uncertainty", "error", "uncertainty")
+    return charts.reliability_diagram(record.uncertainty(), "uncertainty", "error", "uncertainty")
 
 
 def _risk(record: RunRecord) -> str:
@@ -92,16 +84,8 @@ def draw_figures(folder: Path) -> dict[str, str]:
     """All figures of a run as it is now."""
     record = read_record(folder)
     has_model = len(record.y) > 0
-    shown = {name: figure.draw(record) for name, figure in FIGURES.items() if has_model or not figure.needs_model}
+    shown = {name: str(figure.draw(record)) for name, figure in FIGURES.items() if has_model or not figure.needs_model}
     return {name: stand_alone(drawing) for name, drawing in shown.items() if drawing}
-
-
-def read_record(folder: Path) -> RunRecord:
-    """A run's log, and its test predictions where it has come to them."""
-    nothing: tuple[Prediction, Tensor, list[str]] = Prediction(torch.zeros(0, 0), torch.zeros(0)), torch.zeros(0), []
-    has_predictions = (folder / "predictions" / "test.parquet").exists()
-    prediction, y, class_names = read_predictions(folder) if has_predictions else nothing
-    return RunRecord(folder.name, {}, read_records(folder), class_names, prediction, y)
 
 
 def stand_alone(drawing: str) -> str:

@@ -1,0 +1,193 @@
+"""The sections of a page in their order; a section is left out where there is nothing to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from npmatch.report import charts, curves
+from npmatch.report.formatting import count, decimal, duration, percent
+from npmatch.report.record import BASELINE, DECIDED, NUMBERS, OURS, TARGET, Comparison, Method
+from npmatch.report.run_sections import (
+    Section,
+    Tile,
+    abstention,
+    calibrated,
+    calibration_of_run,
+    classes_of_run,
+    confusions,
+    gallery,
+    latent,
+    pseudo_labels,
+    rank_correlation,
+    run_facts,
+    run_tiles,
+    selective,
+    signed,
+    training,
+)
+from npmatch.report.tables import Line, columns, lines, lowest
+
+
+class Panel(NamedTuple):
+    """The small drawing of one method among many, below its name and a few words."""
+
+    name: str
+    words: str
+    drawing: Markup
+
+
+def page_sections(page: Comparison) -> list[Section]:
+    """The sections in the order of the page."""
+    run = page.run
+    if run is None:
+        trained, judged = [curves_of_methods(page)], [decided(page), runs(page)]
+    else:
+        trained = [training(run), pseudo_labels(run), latent(run)]
+        judged = [calibrated(run), selective(run), abstention(run), confusions(run), gallery(run)]
+    begin = [headline(page), sweep(page), methods(page)]
+    found = [*begin, *trained, classes(page), calibration(page), *judged, configuration(page)]
+    return [section for section in found if section is not None]
+
+
+def facts(page: Comparison) -> str:
+    """One line below the title: sizes and time."""
+    parts = run_facts(page.run) if page.run else _comparison_facts(page)
+    return " · ".join(parts)
+
+
+def _comparison_facts(page: Comparison) -> Iterator[str]:
+    seeds = {seed for m in page.methods for seed in [*m.problems, *(run.seed for run in m.outcomes)]}
+    steps = {method.iterations for method in page.methods}
+    parts = [(len(page.methods), "value" if page.swept else "method"), (len(seeds), "seed")]
+    parts += [(n, "step") for n in steps if n is not None and len(steps) == 1]
+    yield from (f"{count(n)} {word}{'s' if n != 1 else ''}" for n, word in parts)
+
+
+def headline(page: Comparison) -> Section:
+    """The numbers a reader came for."""
+    return Section("headline.html", {"numbers": list(run_tiles(page.run) if page.run else _comparison_tiles(page))})
+
+
+def _comparison_tiles(page: Comparison) -> Iterator[Tile]:
+    rows = page.rows()
+    for key, name in (("error", "Lowest error"), ("ece", "Lowest ECE"), ("uce", "Lowest UCE")):
+        if (i := lowest(rows, key)) is not None:
+            yield Tile(percent(rows[i][key], 2), name, rows[i]["method"])
+    failed = sum(len(method.problems) for method in page.methods)
+    finished = sum(len(method.outcomes) for method in page.methods)
+    yield Tile(count(finished), "Runs", f"{count(failed)} failed" if failed else "all of them finished")
+    yield Tile(duration(sum(sum(m.values("seconds")) for m in page.methods)), "Training", "all runs together")
+
+
+def sweep(page: Comparison) -> Section | None:
+    """Error and UCE against the swept value."""
+    if page.swept is None:
+        return None
+    drawings = [
+        charts.sweep_panel(page.methods, page.swept, key, label)
+        for key, label in (("error", "test error, %"), ("uce", "UCE, %"))
+    ]
+    return Section("sweep.html", {"key": page.swept, "drawings": drawings})
+
+
+def methods(page: Comparison) -> Section | None:
+    """The methods as a table, and their errors as a figure; nothing on the page of a run that stands alone."""
+    if page.run is not None and len(page.methods) == 1:
+        return None
+    rows = page.rows()
+    shown = columns(rows)
+    return Section(
+        "methods.html",
+        {
+            "title": "All values" if page.swept else "All methods",
+            "headings": [page.heading, *(column.heading for column in shown)],
+            "lines": lines(rows, shown),
+            "drawing": Markup() if page.swept else charts.error_rows(page.methods),
+        },
+    )
+
+
+def curves_of_methods(page: Comparison) -> Section | None:
+    """Test error against the step."""
+    shown = [method for method in page.methods if len(method.curve()[0][0])]
+    if not shown:
+        return None
+    names = {method.name for method in shown}
+    each = [Panel(m.name, percent(m.mean("error")), curves.curve_panel(m, shown)) for m in shown]
+    marks = {"with_ours": OURS in names, "with_baseline": BASELINE in names}
+    return Section("curves.html", {"drawing": curves.curves_together(shown), "each": each, **marks})
+
+
+def classes(page: Comparison) -> Section | None:
+    """Whether the uncertain classes are the inaccurate ones."""
+    if page.run is not None:
+        return classes_of_run(page.run)
+    rows = {method.name: method.classes() for method in page.methods}
+    each = [
+        Panel(name, f"ρ = {signed(rank_correlation(found))}", charts.class_scatter(found, name))
+        for name, found in rows.items()
+        if any(row.n for row in found)
+    ]
+    return Section("classes_of_methods.html", {"each": each}) if each else None
+
+
+def calibration(page: Comparison) -> Section | None:
+    """Whether confidence and uncertainty can be taken at their word."""
+    if page.run is not None:
+        return calibration_of_run(page.run)
+    panels = {
+        "confidence": _reliability_panels(page.methods, "confidence", "accuracy", "ece"),
+        "uncertainty": _reliability_panels(page.methods, "uncertainty", "error", "uce"),
+    }
+    return Section("calibration_of_methods.html", panels) if any(panels.values()) else None
+
+
+def _reliability_panels(shown: list[Method], score: str, outcome: str, key: str) -> list[Panel]:
+    """A reliability diagram of every method, over the test images of all its seeds."""
+    return [
+        Panel(
+            method.name,
+            f"{key.upper()} {percent(method.mean(key))}",
+            charts.reliability_panel(bins, score, outcome, method.name),
+        )
+        for method in shown
+        if (bins := method.reliability(score)) is not None
+    ]
+
+
+def decided(page: Comparison) -> Section | None:
+    """What held-out labels made of the runs that had some."""
+    table = []
+    for method in page.methods:
+        if any(run.decided for run in method.outcomes):
+            temperature, *shares = [method.mean_decided(key) for key in DECIDED]
+            table.append(Line(method.name, [decimal(temperature, 2), *(percent(share) for share in shares)]))
+    data = {"heading": page.heading, "target": percent(100 * TARGET, 0), "lines": table}
+    return Section("decided.html", data) if table else None
+
+
+def runs(page: Comparison) -> Section:
+    """Every single run."""
+    rows: list[dict[str, object]] = []
+    for method in page.methods:
+        rows += [{"name": f"{method.name}, seed {run.seed}", **run.numbers} for run in method.outcomes]
+        rows += [
+            {"name": f"{method.name}, seed {seed}", "note": f"failed: {why}"} for seed, why in method.problems.items()
+        ]
+    shown = [column for column in columns(rows) if column.key in NUMBERS]
+    table = [
+        Line(str(row["name"]), [column.write(row) for column in shown], note=str(row.get("note", ""))) for row in rows
+    ]
+    return Section("runs.html", {"headings": ["Run", *(column.heading for column in shown)], "lines": table})
+
+
+def configuration(page: Comparison) -> Section:
+    """What sets the methods apart, and what all runs have in common; keys as the command line takes them."""
+    apart = [Line(key, [str(value) for value in values]) for key, values in page.apart.items()]
+    headings = ["setting", *(method.name for method in page.methods)]
+    summary = "Every setting of this run" if page.run else "What all runs have in common"
+    data = {"apart": apart, "headings": headings, "summary": summary, "settings": list(page.settings.items())}
+    return Section("configuration.html", data)
