@@ -32,12 +32,12 @@ PlotOption = Annotated[
 ]
 
 
-def run(main: Callable[..., None], words: list[str] | None = None) -> int:
+def run(main: Callable[..., object], words: list[str] | None = None) -> int:
     """Runs the `main` function of a benchmark's module, by default with the arguments of this process."""
     return run_app(as_app(main), f"python -m benchmarks.{Path(inspect.getfile(main)).stem}", words)
 
 
-def as_app(main: Callable[..., None]) -> typer.Typer:
+def as_app(main: Callable[..., object]) -> typer.Typer:
     """A command line whose arguments and options are the parameters of `main`."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(main)

@@ -1,16 +1,20 @@
-"""`make demo`: NP-Match on 40 labelled digits, beside the same network on the 40 labels alone and LabelSpreading."""
+"""`make demo`: NP-Match on 40 labelled digits, compared with supervised training on them and with LabelSpreading."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from rich.console import Console
 
+from benchmarks import command_line
 from npmatch.data import Split, load_dataset
 from npmatch.metrics import scores
 from npmatch.objectives.losses import entropy
@@ -20,11 +24,17 @@ from npmatch.runs.fit import Run, fit
 from npmatch.types import Dataset, Prediction
 
 FOLDER = Path("runs/demo")
+OWN_PHOTOS = "train --data photos --out runs/photos"  # as in README.md, which says how to arrange them
 SHOWN = ("method", "error", "nll", "ece", "uce", "seconds", "note")  # in the terminal; the report has all there is
 
 
-def main(folder: Path = FOLDER) -> Path:
-    """Trains what is not trained yet, prints the table and returns the report's path."""
+def main(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the report.")] = FOLDER,
+) -> Path:
+    """Learn 40 labelled digits, print a table and write a report.
+
+    Runs that the folder holds already are not trained again.
+    """
     console = Console()
     console.print("NP-Match learns from 40 labelled and 1,437 unlabelled 8×8 digits.", highlight=False)
     run = train("npmatch", folder / "npmatch")
@@ -39,12 +49,18 @@ def main(folder: Path = FOLDER) -> Path:
     console.print("360 test images, 40 labels", highlight=False)
     rows = [{key: row[key] for key in SHOWN} for row in comparison.rows()]
     console.print(methods_table(rows))
-    console.print(f"report: {report.resolve()}", highlight=False, soft_wrap=True, markup=False)
+    for line in (f"report: {report.resolve()}", f"your own photos: {npmatch_command()} {OWN_PHOTOS}"):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     return report
 
 
+def npmatch_command() -> str:
+    """The command as it can be typed here: beside this Python where it is not on the PATH."""
+    return "npmatch" if shutil.which("npmatch") else os.path.relpath(Path(sys.executable).with_name("npmatch"))
+
+
 def train(algorithm: str, folder: Path, quiet: bool = False) -> Run:
-    """A run that goes on where an earlier demo stopped."""
+    """Trains a run, or continues where an earlier demo stopped."""
     return fit("digits-40", algorithm=algorithm, out=folder, seed=0, resume=folder.exists(), quiet=quiet)
 
 
@@ -74,9 +90,4 @@ def flat_pixels(images: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 if __name__ == "__main__":
-    from npmatch.errors import NPMatchError
-
-    try:
-        main()
-    except NPMatchError as error:
-        sys.exit(f"npmatch: {error}")
+    sys.exit(command_line.run(main))

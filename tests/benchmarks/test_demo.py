@@ -1,8 +1,12 @@
 """The demo's comparison, on runs that are small."""
 
+from pathlib import Path
+
 import benchmarks.demo
 from npmatch.data import load_dataset
 from tiny import train_tiny
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch, capsys):
@@ -16,6 +20,10 @@ def test_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch, capsys):
         assert "LabelSpreading" in printed
         assert "same network, 40 labels alone" in printed
         assert "LabelSpreading" in report.read_text()
+        *_, path, command = printed.splitlines()
+        assert path == f"report: {report.resolve()}"
+        assert command.endswith(f"npmatch {benchmarks.demo.OWN_PHOTOS}")
+    assert f"npmatch {benchmarks.demo.OWN_PHOTOS} " in README
 
 
 def test_label_spreading_is_as_good_as_scikit_learn_makes_it(tiny_run):
