@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from npmatch.report import Comparison, Method, RunRecord, gallery_indices
+from npmatch.report import Comparison, Method, Outcome, RunRecord, gallery_indices
 from npmatch.types import Prediction
 
 VOID = {"meta", "br", "img", "link"}
@@ -74,8 +74,8 @@ def train_line(step: int) -> dict[str, Any]:
     }
 
 
-def make_record(num_classes: int = 10, n: int = 200, **changes: Any) -> RunRecord:
-    draw = torch.Generator().manual_seed(num_classes)
+def make_record(num_classes: int = 10, n: int = 200, seed: int = 0, **changes: Any) -> RunRecord:
+    draw = torch.Generator().manual_seed(num_classes + 1000 * seed)
     y = torch.randint(num_classes, (n,), generator=draw)
     logits = 2 * torch.randn(n, num_classes, generator=draw)
     logits[torch.arange(n), y] += 3
@@ -101,3 +101,11 @@ def page_of(record: RunRecord, others: Iterable[Method] = (), **changes: Any) ->
     settings: dict[str, Any] = {"title": "A run", "settings": {"seed": 0, "data.labels": 40}}
     methods = [Method("npmatch", [record.outcome(0)]), *others]
     return Comparison(**({"methods": methods, "run": record} | settings | changes))
+
+
+def make_outcome(seed: int, error: float, **changes: Any) -> Outcome:
+    """A finished run that ends at `error` per cent by its log; its figures are those of predictions of its own."""
+    record = make_record(seed=seed + round(100 * error), **changes)
+    final = {**record.scores.asdict(), "error": error, "seconds": 100.0 + seed}
+    record.records.append({"kind": "final", "step": 1100, **final})
+    return record.outcome(seed)

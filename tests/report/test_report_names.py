@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from made_up_run import Page, make_record, page_of
+from made_up_run import Page, make_outcome, make_record, page_of
 
-from many_runs import make_run
-from npmatch.compare.results import read_outcome
 from npmatch.report import Comparison, Method, Outcome, table_text
 from npmatch.report.page import html_page
 
@@ -23,11 +21,11 @@ def page_of_a_run(names: list[str]) -> Page:
     return Page(html_page(page_of(record, others, title=" ".join(names), settings=settings)))
 
 
-def comparison_of(names: list[str], folder, swept: bool) -> Comparison:
-    methods = []
-    for i, name in enumerate(names):
-        make_run(folder / str(i), 0, 10.0 + i, class_names=names, n=200)
-        methods.append(Method(name, [read_outcome(folder / str(i), 0)], {1: name}))
+def comparison_of(names: list[str], swept: bool) -> Comparison:
+    methods = [
+        Method(name, [make_outcome(0, 10.0 + i, num_classes=len(names), class_names=names)], {1: name})
+        for i, name in enumerate(names)
+    ]
     settings, apart = {name: name for name in names}, {name: list(names) for name in names}
     return Comparison(" ".join(names), methods, settings, swept=names[1] if swept else None, apart=apart)
 
@@ -53,11 +51,8 @@ def test_names_on_the_page_of_a_run_are_text():
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_names_on_the_page_of_many_runs_are_text(swept, tmp_path):
-    comparison = comparison_of(HOSTILE, tmp_path / "hostile", swept)
-    page, harmless = (
-        Page(html_page(found)) for found in (comparison, comparison_of(HARMLESS, tmp_path / "harmless", swept))
-    )
+def test_names_on_the_page_of_many_runs_are_text(swept):
+    page, harmless = (Page(html_page(comparison_of(names, swept))) for names in (HOSTILE, HARMLESS))
     sections = ["", "methods", "curves", "classes", "calibration", "runs", "configuration"]
     assert_names_are_text(page, harmless, sections)
     drawings = [label.rpartition(": ")[2] for label in page.drawings["calibration"]]
@@ -73,7 +68,7 @@ def test_names_in_the_table_of_a_terminal_are_text():
     assert all(text.count(name) >= 2 for name in names)
 
 
-def test_control_characters_are_replaced_on_both_pages(tmp_path):
+def test_control_characters_are_replaced_on_both_pages():
     odd = ["犬", "chien\ud800", "tab\there", "nul\0", "\u202egnp.exe", "x" * 300]
     shown = ["犬", "chien\ufffd", "tab here", "nul\ufffd", "\ufffdgnp.exe", "x" * 300]
     page = Page(html_page(page_of(make_record(len(odd), class_names=odd))))

@@ -117,27 +117,24 @@ def _lines(record: RunRecord, named: Sequence[tuple[str, str]], ylabel: str, alt
 
 def curves_together(methods: Sequence[Method]) -> Markup:
     """The mean error of every method against the step; its name stands at the end of its curve."""
-    shown = [method for method in methods if len(method.curve()[0][0])]
-    if not shown:
-        return Markup()
-    size = (WIDE, max(4.4, 0.19 * len(shown) + 1.4))
+    size = (WIDE, max(4.4, 0.19 * len(methods) + 1.4))
     figure = new_figure(size)
-    names = [shortened(method.name, LONGEST_NAME) for method in shown]
+    names = [shortened(method.name, LONGEST_NAME) for method in methods]
     right = 0.45 + 0.078 * max(len(name) for name in names)
     figure.subplots_adjust(0.6 / size[0], 0.46 / size[1], 1 - right / size[0], 1 - 0.12 / size[1])
     axes = calm(figure.add_subplot(), "step", "test error, %")
     ends = []
-    for method, (colour, style) in zip(shown, line_styles(shown), strict=True):
+    for method, (colour, style) in zip(methods, line_styles(methods), strict=True):
         (steps, errors), deviation = method.curve()
         stressed = method.name in IN_SIGHT
         axes.plot(steps, errors, color=colour, linestyle=style, linewidth=2.6 if stressed else 1.4, zorder=3 + stressed)
         if stressed:
             band(axes, steps, errors, deviation, colour)
         ends.append((float(steps[-1]), float(errors[-1]), colour))
-    error_axis(axes, shown)
+    error_axis(axes, methods)
     count_steps(axes)
     axes.set_xlim(left=0, right=max(step for step, _, _ in ends))
-    name_ends(axes, names, ends, [method.name in IN_SIGHT for method in shown])
+    name_ends(axes, names, ends, [method.name in IN_SIGHT for method in methods])
     return inline_svg(figure, "curves", "Test error of every method against the training step")
 
 
@@ -196,8 +193,6 @@ def spread_out(wanted: Floats, gap: float, low: float, high: float) -> Floats:
 def curve_panel(method: Method, methods: Sequence[Method]) -> Markup:
     """One method's error with the deviation over seeds, before all others; the two landmarks stand out among them."""
     (steps, errors), deviation = method.curve()
-    if not len(steps):
-        return Markup()
     figure, axes = small_panel("step", "error, %")
     for other in methods:
         (other_steps, other_errors), _ = other.curve()

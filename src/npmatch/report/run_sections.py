@@ -37,7 +37,7 @@ class Tile(NamedTuple):
     meaning: str
 
 
-def run_facts(run: RunRecord) -> Iterator[str]:
+def facts(run: RunRecord) -> Iterator[str]:
     """Sizes and times, for the line below the title."""
     yield f"{count(len(run.class_names))} classes"
     yield f"{count(len(run.y))} test images"
@@ -49,8 +49,8 @@ def run_facts(run: RunRecord) -> Iterator[str]:
         yield f"{count(rate)} images/s"
 
 
-def run_tiles(run: RunRecord) -> Iterator[Tile]:
-    """The numbers a reader came for."""
+def headline(run: RunRecord) -> Iterator[Tile]:
+    """Error, calibration and number of labels."""
     found, num_classes = run.scores, len(run.class_names)
     wrong = round(found.error * found.n / 100)
     top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
@@ -69,9 +69,8 @@ def training(run: RunRecord) -> Section | None:
     if not losses and not error:
         return None
     steps, errors = run.series("eval", "error")
-    low = int(errors.argmin()) if len(errors) else None
-    least = {} if low is None else {"lowest": percent(errors[low]), "lowest_step": count(steps[low])}
-    return Section("training.html", {"losses": losses, "error": error, "lowest": None, **least})
+    lowest, step = (percent(errors.min()), count(steps[errors.argmin()])) if len(errors) else ("", "")
+    return Section("training.html", {"losses": losses, "error": error, "lowest": lowest, "lowest_step": step})
 
 
 def pseudo_labels(run: RunRecord) -> Section | None:
@@ -102,7 +101,7 @@ def latent(run: RunRecord) -> Section | None:
     return Section("latent.html", {"drawing": drawing, "numbers": tiles}) if drawing else None
 
 
-def classes_of_run(run: RunRecord) -> Section:
+def classes(run: RunRecord) -> Section:
     """Whether the uncertain classes are the inaccurate ones."""
     rows = run.classes()
     seen = sorted((row for row in rows if row.n), key=lambda row: row.accuracy)
@@ -147,7 +146,7 @@ def _calibration_errors(found: Scores, suffix: str = "") -> dict[str, object]:
     return {f"ece{suffix}": percent(found.ece), f"uce{suffix}": percent(found.uce)}
 
 
-def calibration_of_run(run: RunRecord) -> Section:
+def calibration(run: RunRecord) -> Section:
     """Whether confidence and uncertainty can be taken at their word."""
     return Section("calibration.html", {**_diagrams(run), **_calibration_errors(run.scores)})
 
@@ -190,14 +189,13 @@ def abstention(run: RunRecord) -> Section | None:
         return None
     table, points, tiles = [], [], []
     for target in TARGETS:
-        kept, error, cells = None, None, [MISSING, MISSING]
+        name, kept, error = f"at most {percent(100 * target, 0)}", None, None
         if (missing := fewest_labels(target) - known.n) > 0:
             cells = [f"{count(missing)} more labels needed", MISSING]
         else:
             chosen = known.abstention(target)
             share, error = chosen.measured(run.prediction.entropy, run.prediction.label != run.y)
             kept, cells = 100 * share, _threshold_cells(chosen)
-        name = f"at most {percent(100 * target, 0)}"
         table.append(Line(name, [*cells, percent(kept), percent(error)]))
         tiles.append(Tile(percent(kept), f"Kept, error {name}", f"{percent(error)} of them were wrong"))
         if kept is not None and error is not None:
@@ -220,11 +218,10 @@ def confusions(run: RunRecord) -> Section | None:
     num_classes = len(run.class_names)
     if num_classes > LARGEST_CONFUSION:
         return None
+    counts = confusion(run.prediction, run.y).tolist()
     rows = [
-        (name, [_confusion_cell(n, sum(counts), k == true, run.class_names[k]) for k, n in enumerate(counts)])
-        for true, (name, counts) in enumerate(
-            zip(run.class_names, confusion(run.prediction, run.y).tolist(), strict=True)
-        )
+        (name, [_confusion_cell(n, sum(row), i == k, run.class_names[k]) for k, n in enumerate(row)])
+        for i, (name, row) in enumerate(zip(run.class_names, counts, strict=True))
     ]
     return Section("confusion.html", {"names": run.class_names, "rows": rows, "dense": num_classes > DENSE_CONFUSION})
 

@@ -8,26 +8,10 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from npmatch.report import charts, curves
+from npmatch.report import run_sections as of_run
 from npmatch.report.formatting import count, decimal, duration, percent
 from npmatch.report.record import BASELINE, DECIDED, NUMBERS, OURS, TARGET, Comparison, Method
-from npmatch.report.run_sections import (
-    Section,
-    Tile,
-    abstention,
-    calibrated,
-    calibration_of_run,
-    classes_of_run,
-    confusions,
-    gallery,
-    latent,
-    pseudo_labels,
-    rank_correlation,
-    run_facts,
-    run_tiles,
-    selective,
-    signed,
-    training,
-)
+from npmatch.report.run_sections import Section, Tile, rank_correlation, signed
 from npmatch.report.tables import Line, columns, lines, lowest
 
 
@@ -45,8 +29,9 @@ def page_sections(page: Comparison) -> list[Section]:
     if run is None:
         trained, judged = [curves_of_methods(page)], [decided(page), runs(page)]
     else:
-        trained = [training(run), pseudo_labels(run), latent(run)]
-        judged = [calibrated(run), selective(run), abstention(run), confusions(run), gallery(run)]
+        trained = [of_run.training(run), of_run.pseudo_labels(run), of_run.latent(run)]
+        judged = [of_run.calibrated(run), of_run.selective(run), of_run.abstention(run)]
+        judged += [of_run.confusions(run), of_run.gallery(run)]
     begin = [headline(page), sweep(page), methods(page)]
     found = [*begin, *trained, classes(page), calibration(page), *judged, configuration(page)]
     return [section for section in found if section is not None]
@@ -54,7 +39,7 @@ def page_sections(page: Comparison) -> list[Section]:
 
 def facts(page: Comparison) -> str:
     """One line below the title: sizes and time."""
-    parts = run_facts(page.run) if page.run else _comparison_facts(page)
+    parts = of_run.facts(page.run) if page.run else _comparison_facts(page)
     return " · ".join(parts)
 
 
@@ -68,7 +53,8 @@ def _comparison_facts(page: Comparison) -> Iterator[str]:
 
 def headline(page: Comparison) -> Section:
     """The numbers a reader came for."""
-    return Section("headline.html", {"numbers": list(run_tiles(page.run) if page.run else _comparison_tiles(page))})
+    tiles = of_run.headline(page.run) if page.run else _comparison_tiles(page)
+    return Section("headline.html", {"numbers": list(tiles)})
 
 
 def _comparison_tiles(page: Comparison) -> Iterator[Tile]:
@@ -124,7 +110,7 @@ def curves_of_methods(page: Comparison) -> Section | None:
 def classes(page: Comparison) -> Section | None:
     """Whether the uncertain classes are the inaccurate ones."""
     if page.run is not None:
-        return classes_of_run(page.run)
+        return of_run.classes(page.run)
     rows = {method.name: method.classes() for method in page.methods}
     each = [
         Panel(name, f"ρ = {signed(rank_correlation(found))}", charts.class_scatter(found, name))
@@ -137,7 +123,7 @@ def classes(page: Comparison) -> Section | None:
 def calibration(page: Comparison) -> Section | None:
     """Whether confidence and uncertainty can be taken at their word."""
     if page.run is not None:
-        return calibration_of_run(page.run)
+        return of_run.calibration(page.run)
     panels = {
         "confidence": _reliability_panels(page.methods, "confidence", "accuracy", "ece"),
         "uncertainty": _reliability_panels(page.methods, "uncertainty", "error", "uce"),
