@@ -64,7 +64,7 @@ def bench_abstention(
     )
     rows = []
     for seed in range(seeds):
-        folder = run_folder(out, parse_variant(algorithm), seed)
+        folder = run_folder(out, parse_variant(algorithm), seed).path
         if (folder / "calibration.safetensors").exists():
             rows.append({"seed": seed, **measure(evaluate_run(folder, data, device), target, confidence)})
     if not rows:

@@ -32,8 +32,8 @@ from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
 from npmatch.labelling.suggest import suggest
 from npmatch.predict.classifier import Classifier
-from npmatch.runs.build import assemble
-from npmatch.runs.resume import SHARE, take_state
+from npmatch.runs.build import build
+from npmatch.runs.resume_from import SHARE, load_state
 from npmatch.training import Display
 from npmatch.training.display import counting
 
@@ -134,9 +134,9 @@ def train_round(
     config: Config, dataset: Dataset, split: Split, device: torch.device, state: dict[str, Tensor] | None
 ) -> Round:
     """Trains from `state`, or from nothing, and measures the averaged model."""
-    trainer, evaluator = assemble(config, dataset, split, device, Display("", 0, quiet=True))
+    trainer, evaluator = build(config, dataset, split, device, Display("", 0, quiet=True))
     if state is not None:
-        take_state(trainer.algorithm, state, origin="the round before")
+        load_state(trainer.algorithm, state, origin="the round before")
         trainer.update.ema.load_state_dict(trainer.update.ema.live)
     trainer.run()
     error = evaluator()["error"]

@@ -169,7 +169,7 @@ def seconds_per_log_line(train_step: TrainStep, device: torch.device, lines: int
     """Time to read the meter and write a line of the log after a step, in which the device has no work."""
     taken = []
     with TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder))
+        recorder = Recorder(Path(folder, "metrics.jsonl"), Path(folder, "tensorboard"))
         for number in range(lines):
             train_step()
             finish(str(device))

@@ -15,7 +15,7 @@ from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config
 from npmatch.data import ArrayImages, RawBatch, make_split
 from npmatch.errors import NoSuchChoiceError
-from npmatch.runs.build import assemble
+from npmatch.runs.build import build
 from npmatch.training import Display, Trainer
 from npmatch.types import Dataset, ImageSet, ImageStore
 
@@ -99,6 +99,6 @@ def make_train_step(config: Config, dataset: Dataset, device: torch.device, tf32
     classes = len(dataset.class_names)
     most = len(dataset.train.images) // (2 * classes) * classes
     split = make_split(dataset, min(config.data.labels or most, most), config.seed)
-    trainer, _ = assemble(config, dataset, split, device, Display("", 0, quiet=True))
+    trainer, _ = build(config, dataset, split, device, Display("", 0, quiet=True))
     trainer.algorithm.train()
     return TrainStep(trainer, trainer.stream.batches(0, config.training.iterations), tf32)

@@ -9,7 +9,7 @@ import torch
 from npmatch.compare import Plan
 from npmatch.compare.results import run_folder
 from npmatch.metrics import scores
-from npmatch.predict.classifier import write_test_predictions
+from npmatch.runs.folder import RunFolder
 from npmatch.types import ImageSet, ImageStore, Prediction
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -29,7 +29,8 @@ def make_run(folder: Path, seed: int, error: float, known: float = 1.0, class_na
     probs = torch.tensor(logits, dtype=torch.float32).softmax(-1)
     prediction, labels = Prediction(probs, torch.special.entr(probs).sum(-1)), torch.tensor(y)
     folder.mkdir(parents=True)
-    write_test_predictions(folder, prediction, ImageSet(ImageStore(), labels), class_names)
+    RunFolder(folder).write_test_predictions(prediction, ImageSet(ImageStore(), labels), class_names)
+    (folder / "model.safetensors").touch()
     (folder / "config.json").write_text(json.dumps({"class_names": list(class_names)}))
     (folder / "split.json").write_text(
         json.dumps({"fingerprint": "f", "labeled": [seed], "validation": [], "include_labeled": True})
@@ -52,4 +53,5 @@ def make_runs(plan: Plan, out: Path, errors: dict[str, float], **changes) -> Non
     plan.save(out / "compare.json")
     for variant, seed in plan.runs():
         known = 0.2 if variant.algorithm == "mixmatch" else 1.0
-        make_run(run_folder(out, variant, seed), seed, errors[plan.name(variant)] * (1 + 0.05 * seed), known, **changes)
+        error = errors[plan.name(variant)] * (1 + 0.05 * seed)
+        make_run(run_folder(out, variant, seed).path, seed, error, known, **changes)

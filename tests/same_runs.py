@@ -4,14 +4,15 @@ from pathlib import Path
 
 import torch
 
-from npmatch.training import load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import load_tensors
 
 CLOCKS = ("seconds", "images_per_second")
 
 
 def log(folder: Path) -> list[dict]:
     """A run's log without what a clock says."""
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(folder)]
+    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in RunFolder(folder).records()]
 
 
 def last_checkpoint(folder: Path) -> dict[str, torch.Tensor]:

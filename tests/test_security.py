@@ -286,13 +286,16 @@ def test_a_card_that_describes_no_model_is_one_line(model, change):
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "data.json", "split.json", "config.yaml"])
-def test_brackets_without_end_are_one_line(tmp_path, name):
-    stop_tiny(tmp_path / "run", 8)
-    (tmp_path / "run" / "config.json").write_text("{}")
-    file = tmp_path / "run" / name
+def test_brackets_without_end_are_one_line(tiny_run, tmp_path, name):
+    run = tmp_path / "run"
+    if name == "config.json":
+        shutil.copytree(tiny_run.folder, run)
+    else:
+        stop_tiny(run, 8)
+    file = run / name
     file.write_bytes(b"[" * 100_000 + b"\n" + file.read_bytes())
     with pytest.raises(NPMatchError, match=name):
-        npmatch.load(tmp_path / "run") if name == "config.json" else train_tiny(tmp_path / "run", resume=True)
+        npmatch.load(run) if name == "config.json" else train_tiny(run, resume=True)
 
 
 @pytest.mark.parametrize("part", ["novelty/features", "novelty/mean", "novelty/scale", "novelty/own"])

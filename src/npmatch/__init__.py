@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from npmatch.decide import Calibration, Decisions
     from npmatch.errors import NPMatchError
     from npmatch.estimator import NPMatchClassifier
-    from npmatch.predict.classifier import Classifier, load
+    from npmatch.predict.classifier import Classifier
     from npmatch.runs.evaluate import Evaluation, evaluate_run
     from npmatch.runs.fit import Run, fit
+    from npmatch.runs.open import load
     from npmatch.types import Batch, Dataset, ImageSet, ImageStore, Prediction, Step, Task, Views
     from npmatch.version import __version__
 
@@ -70,7 +71,7 @@ _MODULES = {  # public name → the module it is imported from
     "check_algorithm": "npmatch.algorithms",
     "evaluate_run": "npmatch.runs.evaluate",
     "fit": "npmatch.runs.fit",
-    "load": "npmatch.predict.classifier",
+    "load": "npmatch.runs.open",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept every name

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -37,6 +38,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def can_lock() -> bool:
+    """Whether this operating system has the locks that `locked` is made of."""
+    return find_spec("fcntl") is not None
 
 
 def is_locked(folder: Path) -> bool:
@@ -83,15 +89,16 @@ def open_new(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def locked(folder: Path, owner: str = "") -> Iterator[None]:
+def locked(folder: Path, owner: str = "", inherited: bool = False) -> Iterator[int | None]:
     """The folder is this process's alone inside; the lock ends with the process, however that ends.
 
-    `owner` is whom the process works for, where there are several processes one after another.
+    `owner` is whom the process works for, where there are several processes one after another. With `inherited`, child
+    processes that are given the descriptor hold the lock as long as they live. Without locks (`can_lock`) it is None.
     """
     try:
         import fcntl
     except ImportError:  # not on this operating system
-        yield
+        yield None
         return
     folder = folder.resolve()
     is_new = not folder.exists()
@@ -110,8 +117,8 @@ def locked(folder: Path, owner: str = "") -> Iterator[None]:
         raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
     with opened as file:
         try:
-            # Of lockf and flock the one whose lock a forked loader process does not inherit, and so not prolong.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A lock by lockf is not inherited, and so not prolonged, by a forked loader process; one by flock is.
+            (fcntl.flock if inherited else fcntl.lockf)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
                 raise NPMatchError(f"{path}: cannot be locked ({error.strerror}); choose a local --out") from error
@@ -121,7 +128,7 @@ def locked(folder: Path, owner: str = "") -> Iterator[None]:
         _name_owner(file, owner)
         _held.add(folder)
         try:
-            yield
+            yield file.fileno()
         finally:
             _held.discard(folder)
             if is_new and [other.name for other in folder.glob("*")] == [path.name]:  # nothing came of it

@@ -33,7 +33,8 @@ from npmatch.compare.jobs import StoppedError, last_step, locked, problem_of
 from npmatch.compare.results import run_folder
 from npmatch.config.resolve import resolve_config
 from npmatch.errors import NPMatchError
-from npmatch.training import pace, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import pace
 
 NPMATCH = "npmatch[bank=512;confidence=0.12;max_entropy=2.3;samples=3]"
 SMALL = {
@@ -67,7 +68,7 @@ def folders(out: Path, name: str) -> list[Path]:
 
 def test_table_is_what_numpy_makes_of_the_logs(real):
     for row, name in zip(read_csv(real.out / "table.csv"), real.names, strict=True):
-        logs = [read_records(folder) for folder in folders(real.out, name)]
+        logs = [RunFolder(folder).records() for folder in folders(real.out, name)]
         assert row["method"] == name
         assert (row["seeds"], row["failed"]) == ("2", "0")
         for key in ("error", "nll", "ece", "uce"):
@@ -103,7 +104,7 @@ def test_equal_seeds_have_equal_splits_and_others_have_not(real):
 
 def test_a_budget_is_every_runs_own_full_schedule_with_points_along_it(real):
     for name in real.names:
-        records = read_records(folders(real.out, name)[0])
+        records = RunFolder(folders(real.out, name)[0]).records()
         assert [r["step"] for r in records if r["kind"] == "eval"] == list(range(1, 12))
         assert records[-1]["kind"] == "final"
         assert records[-1]["step"] == 12
@@ -180,7 +181,7 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_goes_on(tmp_path):
     assert "--resume" in run.with_name("seed-0.log").read_text()  # it was asked, not killed
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"started again at step {stopped_at // 5 * 5}" in done.stderr
-    assert [r["step"] for r in read_records(run) if r["kind"] == "train"] == list(range(5, 401, 5))
+    assert [r["step"] for r in RunFolder(run).records() if r["kind"] == "train"] == list(range(5, 401, 5))
 
 
 def test_two_comparisons_never_work_in_one_folder(tmp_path, capsys):
@@ -370,7 +371,8 @@ def test_sweep_compares_the_values_of_one_key(tmp_path, capsys):
     rows = read_csv(tmp_path / "out" / "table.csv")
     assert [row["method"] for row in rows] == ["1", "10", "100"]
     for row in rows:
-        logs = [read_records(tmp_path / "out" / f"npmatch-samples-{row['method']}" / f"seed-{s}") for s in (0, 1)]
+        runs = tmp_path / "out" / f"npmatch-samples-{row['method']}"
+        logs = [RunFolder(runs / f"seed-{s}").records() for s in (0, 1)]
         assert float(row["error"]) == pytest.approx(np.mean([log[-1]["error"] for log in logs]))
     assert main([*words[:2], "algorithm.bank=1,2", *words[3:]]) == 2
     assert "swept: algorithm.samples → algorithm.bank" in capsys.readouterr().err

@@ -9,10 +9,10 @@ from PIL import Image
 
 import npmatch
 from npmatch.cli import main
-from npmatch.config.choices import make_choices, pretrained_at_hand, usual_side
+from npmatch.config.choices import facts_of_listing, make_choices, pretrained_at_hand
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import make_config, read_config_file
-from npmatch.data.check.check import list_data
+from npmatch.data.check import list_data
 from npmatch.data.sources.listing import ListedFile, Listing
 from npmatch.errors import NPMatchError
 from npmatch.training import pace
@@ -43,7 +43,7 @@ def write_photos(root, side, classes=("cat", "dog"), labels=4, test=True):
 
 def chosen(listing, on_cuda=False, **given):
     given = {key.replace("__", "."): value for key, value in given.items()}
-    return {choice.key: choice.value for choice in make_choices(listing, given, on_cuda)}
+    return {choice.key: choice.value for choice in make_choices(facts_of_listing(listing), given, on_cuda)}
 
 
 def listing_of(classes, labels=8, unlabeled=1000, test=10):
@@ -53,28 +53,37 @@ def listing_of(classes, labels=8, unlabeled=1000, test=10):
     return Listing(root="nowhere", classes=list(classes), files=files)
 
 
-@pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 8), (16, 16), (28, 24), (40, 32), (47, 32), (300, 48)])
-def test_the_size_follows_from_the_files_and_never_enlarges(tmp_path, side, size, monkeypatch):
+@pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 10), (16, 16), (28, 28), (47, 47), (300, 48)])
+def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypatch):
     monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: None)
     listing = list_data(write_photos(tmp_path / "photos", side))
-    assert usual_side(listing) == side
+    assert facts_of_listing(listing).side == side
     assert chosen(listing)["data.image_size"] == size
+
+
+@pytest.mark.parametrize(("side", "size"), [(10, 8), (28, 24), (40, 32), (47, 32), (300, 48)])
+def test_images_of_several_sizes_get_the_usual_one_below_and_are_not_enlarged(tmp_path, side, size, monkeypatch):
+    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: None)
+    photos = write_photos(tmp_path / "photos", side)
+    Image.new("RGB", (side + 9, side + 1)).save(photos / "unlabeled" / "larger.png")
+    assert facts_of_listing(list_data(photos)).side == side
+    assert chosen(list_data(photos))["data.image_size"] == size
 
 
 def test_broken_files_do_not_matter(photos):
     for i in range(5):
         (photos / f"unlabeled/{i}.png").write_bytes(b"no picture")
-    assert usual_side(list_data(photos)) == 40
+    assert facts_of_listing(list_data(photos)).side == 40
 
 
-def test_the_papers_thresholds_at_its_numbers_of_classes():
+def test_thresholds_follow_the_number_of_classes():
     ten, thousand = (chosen(listing_of([f"c{i}" for i in range(k)], 4, 10)) for k in (10, 1000))
-    assert ten["algorithm.max_entropy"] == 0.4
+    assert ten["algorithm.max_entropy"] == 1.2, "as measured on digits and Fashion-MNIST"
     assert "algorithm.confidence" not in ten
-    assert thousand["algorithm.max_entropy"] == pytest.approx(1.2)
-    assert thousand["algorithm.confidence"] == pytest.approx(0.7)
+    assert thousand["algorithm.max_entropy"] == 1.2, "the paper's for ImageNet"
+    assert thousand["algorithm.confidence"] == pytest.approx(0.7), "the paper's for ImageNet"
     two = chosen(listing_of("ab"))
-    assert two["algorithm.max_entropy"] == pytest.approx(0.4 * math.log(2) / math.log(10), abs=1e-3)
+    assert two["algorithm.max_entropy"] == pytest.approx(1.2 * math.log(2) / math.log(10), abs=1e-3)
     hundred = chosen(listing_of([f"c{i}" for i in range(100)], 4, 10))
     assert "algorithm.confidence" not in hundred
 
@@ -137,9 +146,9 @@ def test_pretrained_weights_are_taken_where_they_are_at_hand(tmp_path, monkeypat
 
 
 def test_explicit_settings_win_and_the_others_follow_them(photos, tmp_path):
-    config = resolve_config(data=photos, overrides={"data.image_size": "16", "algorithm.max_entropy": "0.3"})
-    assert (config.data.image_size, config.algorithm.max_entropy) == (16, 0.3)
-    assert (config.augment.padding, config.augment.operations) == (2, 1)
+    config = resolve_config(data=photos, overrides={"data.image_size": "12", "algorithm.max_entropy": "0.3"})
+    assert (config.data.image_size, config.algorithm.max_entropy) == (12, 0.3)
+    assert (config.augment.padding, config.augment.operations) == (1, 1)
     config = resolve_config(data=photos, overrides={"backbone.name": "wrn-28-2"})
     assert (config.backbone.width, config.backbone.stem_stride) == (48, 1)
     file = tmp_path / "mine.yaml"
@@ -158,8 +167,8 @@ def test_choices_are_printed_stored_and_kept_by_a_resumed_run(photos, tmp_path, 
     assert "K = 2" in err
     assert "data.image_size" not in err, "it was given"
     stored = read_config_file(run / "config.yaml")
-    assert stored["algorithm.max_entropy"] == 0.12
-    monkeypatch.setattr("npmatch.config.choices.ENTROPY_SHARE", 9.0)  # as another version might choose
+    assert stored["algorithm.max_entropy"] == 0.361
+    monkeypatch.setattr("npmatch.config.choices.MAX_ENTROPY", 9.0)  # as another version might choose
     assert main([*command, "--resume"]) == 0
     assert "finished already" in capsys.readouterr().err
     assert main([*command, "--resume", "algorithm.max_entropy=0.5"]) == 2
@@ -168,16 +177,16 @@ def test_choices_are_printed_stored_and_kept_by_a_resumed_run(photos, tmp_path, 
 def test_an_average_is_filled_by_the_steps_there_are():
     listing = listing_of("ab")
     assert "training.ema" not in chosen(listing)
-    assert "training.ema" not in chosen(listing, training__iterations="500")
-    for steps in (1, 5, 30, 450):
-        assert chosen(listing, training__iterations=str(steps))["training.ema"] ** steps < 0.01
+    assert "training.ema" not in chosen(listing, training__iterations="1000")
+    for steps in (1, 5, 30, 450, 900):
+        assert chosen(listing, training__iterations=str(steps))["training.ema"] ** steps < 0.0001
     assert "training.ema" not in chosen(listing, training__iterations=30, training__ema=0.99)
     assert chosen(listing, on_cuda=True)["training.ema"] == 0.999
-    assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.995
+    assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.99
 
 
 def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda minutes, trainer, device: round(10 * minutes))
+    monkeypatch.setattr("npmatch.training.pace.steps_within", lambda minutes, trainer, device: round(10 * minutes))
     run = tmp_path / "run"
     words = [f"{key}={value}" for key, value in SHORT.items()]
     command = ["train", "--data", str(photos), "--out", str(run), "--device", "cpu", *words, "--minutes", "1.2"]
@@ -192,7 +201,7 @@ def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch
 
 
 def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda minutes, trainer, device: 20)
+    monkeypatch.setattr("npmatch.training.pace.steps_within", lambda minutes, trainer, device: 20)
     words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}
     run = npmatch.fit("digits-40", out=tmp_path / "run", minutes=1, quiet=True, device="cpu", overrides=words)
     stored = read_config_file(run.folder / "config.yaml")
@@ -205,10 +214,9 @@ def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, m
 
 def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(pace, "MOST_STEPS", 3)
-    monkeypatch.setattr("npmatch.runs.fit.AT_LEAST", 8)
     monkeypatch.setattr(pace, "AT_LEAST", 8)
     real = pace.steps_within
-    monkeypatch.setattr("npmatch.runs.fit.steps_within", lambda *args: min(5, real(*args)))
+    monkeypatch.setattr(pace, "steps_within", lambda *args: min(5, real(*args)))
     measured = npmatch.fit(data=photos, out=tmp_path / "a", minutes=1, quiet=True, device="cpu", overrides=SHORT)
     told = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
     plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=told)

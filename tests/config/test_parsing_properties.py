@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from npmatch.config.tree import flatten, make_config, parse_overrides, read_config_file
-from npmatch.data.sources.tables import read_csv
+from npmatch.data.sources.tables import list_csv
 from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.types import Prediction
@@ -42,7 +42,7 @@ def test_a_table_of_any_file_names_is_read_as_it_was_written(rows, columns):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows({"path": name, "label": label} for name, label in rows.items())
-        dataset = read_csv(root / "table.csv", 2)
+        dataset = list_csv(root / "table.csv").dataset("csv", 2)
         assert dataset.train.names == list(rows)
         found = [dataset.class_names[i] if i >= 0 else "" for i in dataset.train.labels.tolist()]
         assert found == list(rows.values())
@@ -56,7 +56,7 @@ def test_a_table_of_any_bytes_is_one_line(content):
     with TemporaryDirectory() as folder:
         (Path(folder) / "table.csv").write_bytes(content)
         with pytest.raises(NPMatchError) as problem:
-            read_csv(Path(folder) / "table.csv", 2)
+            list_csv(Path(folder) / "table.csv").dataset("csv", 2)
         assert_one_line(problem.value)
         assert "table.csv" in str(problem.value)
 
@@ -136,8 +136,8 @@ def test_metrics_of_any_prediction_are_finite_and_within_their_bounds(n, classes
 def test_long_tables_end_at_the_first_problem(tmp_path, rows):
     (tmp_path / "table.csv").write_text("path,label\n" + "gone.png,cat\nlost.png,dog\n" * (rows // 2))
     with pytest.raises(NPMatchError, match=r"gone\.png"):
-        read_csv(tmp_path / "table.csv", 2)
+        list_csv(tmp_path / "table.csv").dataset("csv", 2)
     for name in ("gone.png", "lost.png"):
         Image.new("L", (2, 2)).save(tmp_path / name)
     with pytest.raises(NPMatchError, match=r"line 4: gone\.png is on line 2 too"):
-        read_csv(tmp_path / "table.csv", 2)
+        list_csv(tmp_path / "table.csv").dataset("csv", 2)

@@ -10,7 +10,8 @@ from PIL import Image
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.cli.data import printable
-from npmatch.data.check.check import check_data, is_odd_name, list_data
+from npmatch.data.check import list_data
+from npmatch.data.check.check import check_data, is_odd_name
 from npmatch.data.check.findings import KINDS
 from npmatch.errors import NPMatchError
 

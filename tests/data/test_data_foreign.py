@@ -25,7 +25,8 @@ from npmatch.data import (
 )
 from npmatch.data.config import DataConfig
 from npmatch.errors import NPMatchError
-from npmatch.training import load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import load_tensors
 from tiny import train_tiny
 
 AddSource = Callable[[str, Dataset], str]
@@ -158,7 +159,7 @@ def test_training_cannot_tell_them_from_images_nobody_has_labelled(
     settings = {"data__foreign": foreign, "data__foreign_share": 0.2}
     known = train_tiny(tmp_path / "known", **settings)
 
-    def secretly(config: DataConfig) -> Dataset:
+    def secretly(config: DataConfig, listing: object) -> Dataset:
         dataset = load_configured(config)
         labels = dataset.train.labels.masked_fill(dataset.train.labels == -2, -1)
         return dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
@@ -172,7 +173,7 @@ def test_training_cannot_tell_them_from_images_nobody_has_labelled(
 
     def log(folder: Path, *without: str) -> list[dict[str, object]]:
         clocks = ("seconds", "images_per_second")
-        return [{k: v for k, v in line.items() if k not in (*clocks, *without)} for line in read_records(folder)]
+        return [{k: v for k, v in line.items() if k not in (*clocks, *without)} for line in RunFolder(folder).records()]
 
     lines = [line for line in log(known.folder) if line["kind"] == "train"]
     assert all({"foreign_trusted", "trusted_is_foreign"} <= line.keys() for line in lines)

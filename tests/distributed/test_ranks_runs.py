@@ -11,7 +11,8 @@ from starting import run_together
 import npmatch
 from npmatch.data import load_dataset
 from npmatch.predict.files import predict_files
-from npmatch.training import load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import load_tensors
 from tiny import train_tiny
 
 CLOCKS = ("seconds", "images_per_second")
@@ -30,7 +31,7 @@ def two_ranks(tmp_path_factory):
 
 
 def log(folder):
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(folder)]
+    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in RunFolder(folder).records()]
 
 
 def state(folder):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from npmatch.training import load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import load_tensors
 
 SETTINGS = [
     "digits-40", "--device", "cpu", "training.iterations=200", "training.batch=8", "training.unlabeled_ratio=2",
@@ -59,7 +60,7 @@ def test_a_killed_rank_leads_to_a_resume_without_a_hand(tmp_path, victim):
     assert undisturbed.communicate(timeout=300)[0] is not None
     clocks = ("seconds", "images_per_second")
     logs = [
-        [{k: v for k, v in record.items() if k not in clocks} for record in read_records(tmp_path / name)]
+        [{k: v for k, v in record.items() if k not in clocks} for record in RunFolder(tmp_path / name).records()]
         for name in ("killed", "undisturbed")
     ]
     assert [r["step"] for r in logs[0] if r["kind"] == "train"] == list(range(5, 201, 5))
@@ -82,7 +83,7 @@ def test_one_rank_on_nccl_trains_as_one_process_does(tmp_path, graph):
     assert launcher.returncode == 0, told
     alone = [sys.executable, "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "alone")]
     subprocess.run(alone, check=True, capture_output=True)
-    losses = [[r["loss"] for r in read_records(tmp_path / n) if r["kind"] == "train"] for n in ("nccl", "alone")]
+    losses = [[r["loss"] for r in RunFolder(tmp_path / n).records() if r["kind"] == "train"] for n in ("nccl", "alone")]
     assert len(losses[0]) == len(losses[1])
     assert losses[0][:4] == pytest.approx(losses[1][:4], rel=1e-3)
 

@@ -245,8 +245,8 @@ def test_a_users_data_set_and_algorithm_from_one_file_each(tmp_path, monkeypatch
 def test_without_a_test_set_the_validation_share_is_used(tmp_path, monkeypatch):
     digits = load_dataset("digits")
     alone = Dataset("digits", digits.class_names, digits.train, None, digits.mean, digits.std)
-    for room in ("start", "labels"):
-        monkeypatch.setattr(f"npmatch.{room}.load_configured", lambda *a: alone)
+    for module in ("fit", "open"):
+        monkeypatch.setattr(f"npmatch.runs.{module}.load_configured", lambda *a: alone)
     run = train_tiny(tmp_path / "validated", data__validation=0.1)
     assert 100 < run.scores["n"] < 200
     bare = train_tiny(tmp_path / "bare")

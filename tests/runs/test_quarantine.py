@@ -107,7 +107,7 @@ def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
         with pytest.raises(InterruptedRunError):
             fit(tmp_path / "run", photos)
     with monkeypatch.context() as patch:  # the run's own list decides, so nothing is looked at again
-        patch.setattr("npmatch.runs.folder.check_first", None)
+        patch.setattr("npmatch.runs.fit.check_images", None)
         run = fit(tmp_path / "run", photos, resume=True)
     assert left_out(run.folder) == {"unlabeled/8.png": "empty-file"} == left_out(whole.folder)
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()

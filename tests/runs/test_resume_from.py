@@ -11,7 +11,7 @@ import npmatch
 from npmatch.errors import NPMatchError
 from npmatch.runs.label_book import LabelBook
 from npmatch.runs.open import open_run_data
-from npmatch.runs.resume import next_folder
+from npmatch.runs.resume_from import next_folder
 from npmatch.training import load_tensors
 from same_runs import last_checkpoint, same_run
 from tiny import TINY, stop_tiny, train_tiny

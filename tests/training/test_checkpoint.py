@@ -5,7 +5,8 @@ import torch
 
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.training import Checkpoints, Recorder, load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import Checkpoints, Recorder, load_tensors
 
 
 def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
@@ -36,14 +37,14 @@ def test_a_file_that_is_not_safetensors_is_named(tmp_path):
 
 
 def test_a_resumed_log_has_no_gap_and_no_repeat(tmp_path):
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
     for step in (5, 10, 15):
         recorder.write("train", step, {"loss": 1.0 / step, "seconds": float(step)})
     recorder.close()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 20, "lo')  # torn by a crash
-    recorder = Recorder(tmp_path, resume_at=10)
+    recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", resume_at=10)
     assert recorder.seconds_before == 10
     recorder.write("train", 15, {"loss": 2.0})
     recorder.close()
-    assert [(r["step"], r["loss"]) for r in read_records(tmp_path)] == [(5, 0.2), (10, 0.1), (15, 2.0)]
+    assert [(r["step"], r["loss"]) for r in RunFolder(tmp_path).records()] == [(5, 0.2), (10, 0.1), (15, 2.0)]

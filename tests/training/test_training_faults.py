@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import npmatch
 from npmatch import files
+from npmatch.compare.gather import find_runs
 from npmatch.errors import NPMatchError
-from npmatch.training import Checkpoints, Recorder, load_tensors, read_records, save_tensors
+from npmatch.runs.folder import RunFolder
+from npmatch.training import Checkpoints, Recorder, load_tensors, save_tensors
 from npmatch.training.loop import Trainer
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
@@ -149,8 +152,8 @@ def test_a_vanished_folder_stops_the_run_and_is_not_made_anew(tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "predictions/test.parquet"])
 def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_run, tmp_path, monkeypatch, name):
-    from npmatch.predict import classifier as predict
     from npmatch.predict import saved as saved_model
+    from npmatch.runs import folder as run_folder
     from npmatch.training import checkpoint
 
     def refuse(path, content):
@@ -159,7 +162,7 @@ def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_
         files.write_atomically(path, content)
 
     with monkeypatch.context() as patch:
-        for module in (predict, saved_model, checkpoint):
+        for module in (run_folder, saved_model, checkpoint):
             patch.setattr(module, "write_atomically", refuse)
         with pytest.raises(NPMatchError, match=rf"{name}: Read-only file system.*intact"):
             train_tiny(tmp_path / "run")
@@ -170,10 +173,15 @@ def test_what_a_finished_run_cannot_write_is_one_line_and_resume_writes_it(tiny_
 
 def test_a_run_killed_before_its_report_is_not_finished_yet(tiny_run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("npmatch.runs.fit.write_run_report", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("npmatch.runs.fit.write_run_report", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_tiny(tmp_path / "run")
-    assert read_records(tmp_path / "run")[-1]["kind"] == "final"
+    run = RunFolder(tmp_path / "run")
+    assert run.has_model()
+    assert not run.is_finished()
+    for ask in (npmatch.load, npmatch.evaluate_run, lambda path: find_runs([path])):
+        with pytest.raises(NPMatchError, match="finished"):
+            ask(run.path)
     resumed = train_tiny(tmp_path / "run", resume=True)
     assert (resumed.folder / "report.html").exists()
     assert same_run(resumed.folder, tiny_run.folder)
@@ -197,25 +205,25 @@ class FullAfter:
 
 
 def test_a_line_the_disk_refused_is_written_with_the_next_one(tmp_path):
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
     recorder.write("train", 5, {"loss": 1.0})
     recorder.file = FullAfter(recorder.file, room=11)
     with pytest.raises(OSError, match="No space"):
         recorder.write("train", 10, {"loss": 0.5})
-    assert [r["step"] for r in read_records(tmp_path)] == [5]
+    assert [r["step"] for r in RunFolder(tmp_path).records()] == [5]
     recorder.file.room = 10_000
     recorder.write("train", 15, {"loss": 0.25})
     recorder.close()
-    assert [(r["step"], r["loss"]) for r in read_records(tmp_path)] == [(5, 1.0), (10, 0.5), (15, 0.25)]
+    assert [(r["step"], r["loss"]) for r in RunFolder(tmp_path).records()] == [(5, 1.0), (10, 0.5), (15, 0.25)]
 
 
 def test_an_altered_log_is_named_and_a_torn_end_is_not_an_alteration(tmp_path):
     lines = [json.dumps({"kind": "train", "step": step}) for step in (5, 10)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, "\0\0\0\0", ""]))
-    assert [r["step"] for r in read_records(tmp_path)] == [5, 10]
+    assert [r["step"] for r in RunFolder(tmp_path).records()] == [5, 10]
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "oops", lines[1], ""]))
     with pytest.raises(NPMatchError, match=r"metrics\.jsonl, line 2"):
-        read_records(tmp_path)
+        RunFolder(tmp_path).records()
 
 
 @pytest.mark.parametrize("line", ['{"kind":"train","step":"x"}', '{"kind":["train"],"step":1}', '{"step":1}',
@@ -223,7 +231,7 @@ def test_an_altered_log_is_named_and_a_torn_end_is_not_an_alteration(tmp_path):
 def test_a_line_of_other_types_is_no_record(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"kind":"train","step":5,"seconds":1}}\n')
     with pytest.raises(NPMatchError, match=r"metrics\.jsonl, line 1: not a record"):
-        read_records(tmp_path)
+        RunFolder(tmp_path).records()
 
 
 def test_a_finished_run_that_lost_its_model_is_not_finished(tiny_run, tmp_path):

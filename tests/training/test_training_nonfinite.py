@@ -9,7 +9,8 @@ from bad_steps import poisoned, train_poisoned
 from npmatch.algorithms import ALGORITHMS, NPMatch
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.errors import NPMatchError
-from npmatch.training import TrainingConfig, Update, load_tensors, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.training import TrainingConfig, Update, load_tensors
 from tiny import train_tiny
 
 NAN = float("nan")
@@ -120,7 +121,7 @@ def test_too_many_in_a_row_end_the_run_and_name_what_failed_first(tmp_path, monk
     tensors, scalars = load_tensors(sorted((tmp_path / "run" / "checkpoints").iterdir())[-1])
     assert scalars["step"] == 14
     assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
-    assert [r["step"] for r in read_records(tmp_path / "run") if r["kind"] == "train"] == [5, 10, 15]
+    assert [r["step"] for r in RunFolder(tmp_path / "run").records() if r["kind"] == "train"] == [5, 10, 15]
     # With another limit the same run ends, and what it saves after the bad steps is what it had before them.
     run = train_tiny(tmp_path / "other", training__max_bad_steps=9)
     tensors, _ = load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])

@@ -34,7 +34,7 @@ def export(
     """
     if form not in FORMATS:
         raise NoSuchChoiceError("format", form, list(FORMATS))
-    from npmatch.predict.classifier import load
+    from npmatch.runs.open import load
 
     facts, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
     if as_json:

@@ -142,8 +142,8 @@ def predict(
     from npmatch.decide import Decider, Wishes
     from npmatch.distributed.devices import choose_device
     from npmatch.distributed.ranks import group, is_first
-    from npmatch.predict.classifier import load
     from npmatch.predict.files import predict_files
+    from npmatch.runs.open import load
 
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
     errors = Console(stderr=True, quiet=not is_first())

@@ -7,13 +7,14 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from npmatch.compare.jobs import Job, JobDisplay, child_environment, locked, problem_of, python_module, run_jobs
+from npmatch.compare.jobs import Job, JobDisplay, child_environment, problem_of, python_module, run_jobs
 from npmatch.compare.plan import Plan, Variant
-from npmatch.compare.results import Problems, check_splits, is_finished, read_comparison, run_folder, write_results
+from npmatch.compare.results import Problems, check_splits, read_comparison, run_folder, write_results
 from npmatch.errors import NPMatchError
+from npmatch.files import LOCK, locked
 from npmatch.report import Comparison
 
-PLAN, LOCK = "compare.json", ".lock"
+PLAN = "compare.json"
 
 
 def carry_out(plan: Plan, out: Path, jobs: int = 1, device: str | None = None, quiet: bool = False) -> Comparison:
@@ -24,7 +25,7 @@ def carry_out(plan: Plan, out: Path, jobs: int = 1, device: str | None = None, q
     if out.exists() and not (out / PLAN).exists() and {path.name for path in out.iterdir()} - {LOCK}:
         raise NPMatchError(f"{out}: not empty and not a comparison; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out / LOCK) as lock:
+    with locked(out, inherited=True) as lock:  # by the runs: they must end before another comparison begins
         plan = open_plan(plan, out)
         plan, problems = calibrate(plan, out, jobs, device, quiet)
         problems |= train_all(plan, out, problems, jobs, device, lock, quiet)
@@ -48,14 +49,14 @@ def open_plan(plan: Plan, out: Path) -> Plan:
 
 
 def train_all(
-    plan: Plan, out: Path, known: Problems, jobs: int, device: str | None, lock: int, quiet: bool
+    plan: Plan, out: Path, known: Problems, jobs: int, device: str | None, lock: int | None, quiet: bool
 ) -> Problems:
     """Runs every run that is neither finished nor known to fail; returns the reasons of those that failed now."""
     possible = [run for run in plan.runs() if run not in known]
     waiting = {
         make_job(plan, out, variant, seed, device): (variant, seed)
         for variant, seed in possible
-        if not is_finished(run_folder(out, variant, seed))
+        if not run_folder(out, variant, seed).is_finished()
     }
     if not waiting:
         return {}
@@ -66,7 +67,7 @@ def train_all(
 
 def make_job(plan: Plan, out: Path, variant: Variant, seed: int, device: str | None) -> Job:
     """`npmatch train` of one run."""
-    folder = run_folder(out, variant, seed)
+    folder = run_folder(out, variant, seed).path
     recipe = [plan.recipe] if plan.recipe else []
     settings = [f"{key}={value}" for key, value in plan.run_settings(variant).items()]
     flags = ["--algorithm", variant.algorithm, "--seed", str(seed), "--out", str(folder)]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from npmatch.compare.results import is_finished, read_outcome
-from npmatch.config.tree import config_in_file, read_config_file
+from npmatch.compare.results import read_outcome
 from npmatch.errors import NPMatchError
 from npmatch.report import Comparison, Method
+from npmatch.runs.folder import RunFolder, runs_below
 
 Flat = Mapping[str, Any]  # a run's configuration, dotted keys
 PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # where things lie: no difference in method
@@ -23,10 +23,8 @@ def find_runs(folders: Iterable[Path], tell: Callable[[str], None] = lambda line
     for folder in folders:
         if not folder.is_dir():
             raise NPMatchError(f"{folder}: no such run")
-        inside = (
-            [folder] if (folder / "config.yaml").is_file() else sorted(p.parent for p in folder.rglob("config.yaml"))
-        )
-        finished = [run for run in inside if is_finished(run)]
+        inside = [folder] if RunFolder(folder).exists() else runs_below(folder)
+        finished = [run for run in inside if RunFolder(run).is_finished()]
         if not finished:
             raise NPMatchError(f"{folder}: no finished run in it; train one, or go on with it by --resume")
         for run in [run for run in inside if run not in finished]:
@@ -39,8 +37,7 @@ def gather(runs: Iterable[Path]) -> Comparison:
     """Runs that differ in their seed alone are one method; a method is named after what sets it apart."""
     groups: dict[tuple[tuple[str, str], ...], list[tuple[int, Path, Flat]]] = {}
     for run in runs:
-        path = run / "config.yaml"
-        flat = config_in_file(read_config_file(path), path).flat()
+        flat = RunFolder(run).read_config().flat()
         seed = int(flat.pop("seed"))
         method = {key: value for key, value in flat.items() if key not in PLACES}
         groups.setdefault(tuple((key, str(value)) for key, value in method.items()), []).append((seed, run, method))
@@ -51,7 +48,7 @@ def gather(runs: Iterable[Path]) -> Comparison:
     methods = [
         Method(
             name,
-            [read_outcome(run, seed) for seed, run, _ in sorted(members, key=lambda member: member[:2])],
+            [read_outcome(RunFolder(run), seed) for seed, run, _ in sorted(members, key=lambda member: member[:2])],
             iterations=members[0][2]["training.iterations"],
         )
         for name, members in zip(names, groups.values(), strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -11,8 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from npmatch.errors import NPMatchError
+from npmatch.runs.folder import RunFolder
 from npmatch.training.interrupt import listening
 
 TAIL = 16_384  # bytes: the last lines of a log, whatever its length
@@ -88,7 +86,7 @@ class JobDisplay:
 def last_step(folder: Path) -> int:
     """The step of the last whole line in a run's log; 0 where there is none."""
     try:
-        with open(folder / "metrics.jsonl", "rb") as file:
+        with open(RunFolder(folder).log, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().split(b"\n")[:-1]
         return int(json.loads(lines[-1])["step"]) if lines else 0
@@ -143,22 +141,7 @@ class StoppedError(Exception):
         self.exit_code = 128 + signum
 
 
-@contextmanager
-def locked(file: Path) -> Iterator[int]:
-    """Holds a folder's lock for this process and its children: no run is ever trained twice at once."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            message = f"{file.parent}: another comparison is at work here; wait for it, or choose another --out"
-            raise NPMatchError(message) from error
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def run_jobs(jobs: Sequence[Job], parallel: int, lock: int, watcher: Watcher) -> dict[Job, str]:
+def run_jobs(jobs: Sequence[Job], parallel: int, lock: int | None, watcher: Watcher) -> dict[Job, str]:
     """Runs all, `parallel` at a time, and returns the reasons of those that failed."""
     waiting, running, problems = deque(jobs), dict[Job, subprocess.Popen[bytes]](), dict[Job, str]()
     environment = child_environment(parallel)
@@ -183,7 +166,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, lock: int, watcher: Watcher) ->
     return problems
 
 
-def start(job: Job, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
+def start(job: Job, environment: Mapping[str, str], lock: int | None) -> subprocess.Popen[bytes]:
     """The job's process, out of reach of the terminal's Ctrl-C: two of them would cost it the checkpoint."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with open(job.log, "wb") as log:
@@ -194,7 +177,7 @@ def start(job: Job, environment: Mapping[str, str], lock: int) -> subprocess.Pop
             stderr=log,
             env=environment,
             start_new_session=True,
-            pass_fds=[lock],
+            pass_fds=[] if lock is None else [lock],
         )
 
 

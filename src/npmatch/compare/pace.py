@@ -1,6 +1,6 @@
 """Equal wall time for every method: how many steps of a configuration fit into some minutes.
 
-`python -m npmatch.compare.calibration` is the child process that a comparison measures in; it reads JSON, prints JSON.
+`python -m npmatch.compare.pace` is the child process that a comparison measures in; it reads JSON, prints JSON.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config
+from npmatch.data import load_configured, make_split
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
-from npmatch.runs.fit import build_trainer
+from npmatch.runs.build import build
+from npmatch.training import Display
 from npmatch.training.pace import AT_LEAST, steps_within
 
 
@@ -23,12 +23,10 @@ def iterations_for(config: Config, minutes: float, device: str | None = None) ->
     """The number of training steps of `config` that take `minutes` on the device; at least one."""
     chosen = choose_device(device)
     config = replace(config, training=replace(config.training, iterations=max(AT_LEAST, config.training.iterations)))
-    with TemporaryDirectory(prefix="npmatch-") as folder:
-        trainer, _ = build_trainer(config, Path(folder), chosen, quiet=True)
-        try:
-            return steps_within(minutes, trainer, chosen)
-        finally:
-            trainer.recorder.close()
+    d, dataset = config.data, load_configured(config.data)
+    split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
+    trainer, _ = build(config, dataset, split, chosen, Display("", 0, quiet=True))
+    return steps_within(minutes, trainer, chosen)
 
 
 def main() -> int:

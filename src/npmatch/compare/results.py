@@ -9,29 +9,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from npmatch.compare.plan import Plan, Variant
-from npmatch.decide import Calibration
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.report import Comparison, Method, Outcome, RunRecord, table_text, write_report
+from npmatch.report import Comparison, Method, Outcome, table_text, write_report
 from npmatch.report.record import NUMBERS
-from npmatch.training import last_record, read_records
-from npmatch.types import Prediction
+from npmatch.runs.evaluate import read_record
+from npmatch.runs.folder import RunFolder
 
 Problems = dict[tuple[Variant, int], str]  # of the runs that failed
 
 
-def run_folder(out: Path, variant: Variant, seed: int) -> Path:
-    """Where a run lives."""
-    return out / variant.slug / f"seed-{seed}"
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
-    return last_record(read_records(folder), "final") is not None
+def run_folder(out: Path, variant: Variant, seed: int) -> RunFolder:
+    """Where a run of a comparison lives."""
+    return RunFolder(out / variant.slug / f"seed-{seed}")
 
 
 def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
@@ -60,49 +51,16 @@ def describe(plan: Plan) -> dict[str, object]:
     return {"recipe": plan.recipe, "seeds": ", ".join(map(str, plan.seeds)), **given, **plan.settings}
 
 
-def read_outcome(folder: Path, seed: int) -> Outcome:
+def read_outcome(run: RunFolder, seed: int) -> Outcome:
     """The summary of a finished run, read from its folder."""
-    return read_record(folder).outcome(seed)
-
-
-def read_record(folder: Path) -> RunRecord:
-    """A run's log, and where it has come to them its test predictions and its calibration."""
-    records = read_records(folder)
-    if not (folder / "predictions" / "test.parquet").exists():
-        return RunRecord(records)
-    return RunRecord(records, *read_predictions(folder), Calibration.load(folder))
-
-
-def read_predictions(folder: Path) -> tuple[Prediction, Tensor, list[str]]:
-    """A run's answers for its test images, their labels N, and the names of the classes."""
-    path, about = folder / "predictions" / "test.parquet", folder / "config.json"
-    try:
-        return _read_predictions(path, about)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # pyarrow's are ValueErrors
-        what = f"{type(error).__name__}: {error}"
-        raise NPMatchError(
-            f"{path}: damaged, or not of the classes in {about} ({what}); restore it, or remove it: the run is then "
-            "shown without them"
-        ) from error
-
-
-def _read_predictions(path: Path, about: Path) -> tuple[Prediction, Tensor, list[str]]:
-    import pyarrow.parquet as pq
-
-    class_names: list[str] = json.loads(about.read_text(encoding="utf-8"))["class_names"]
-    table = pq.read_table(path, columns=["true_label", "uncertainty", "probabilities"])
-    position = {name: k for k, name in enumerate(class_names)}
-    y = torch.tensor([position[name] for name in table["true_label"].to_pylist()])
-    flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    probs = torch.tensor(flat, dtype=torch.float32).view(len(y), len(class_names))
-    return Prediction(probs, torch.tensor(table["uncertainty"].to_numpy())), y, class_names
+    return read_record(run).outcome(seed)
 
 
 def check_splits(plan: Plan, out: Path) -> None:
     """At one seed every method that was given the same data must have learned from the same labels."""
     seen: dict[tuple[object, ...], tuple[object, Path]] = {}
     for variant, seed in plan.runs():
-        path = run_folder(out, variant, seed) / "split.json"
+        path = run_folder(out, variant, seed).split
         if not path.exists():
             continue
         data = tuple(item for item in variant.settings if item[0].startswith("data."))

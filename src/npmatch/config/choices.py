@@ -1,18 +1,22 @@
-"""Settings for a folder of images that nobody has said anything about: each follows from the files, with a reason."""
+"""Defaults for a user's own images, each with its reason: one policy for a folder, a CSV and arrays in memory.
+
+What the policy knows of the images is a `DataFacts`; where they came from it does not ask. The numbers were chosen on
+digits and Fashion-MNIST, seeds 10–14 (docs/results.md, "Defaults for one's own images").
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any, NamedTuple
 
 from PIL import Image
 
 from npmatch.algorithms import NPMatch, find_algorithm
-from npmatch.config.recipes import FOLDER
+from npmatch.config.recipes import OWN_IMAGES
 from npmatch.data.check.inspection import open_regular
 from npmatch.data.images import FORMATS
 from npmatch.data.sources.listing import Listing
@@ -22,14 +26,28 @@ SAMPLE = 256  # files whose headers are read to learn how large images are
 SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)
 LARGEST = {False: 48, True: 96}  # side for a network from scratch; True: on CUDA
 LARGEST_PRETRAINED = {False: 96, True: 224}
+TINY = 16  # pixels: smaller images are lost in strong augmentation, and in a network that halves them at once
 # Networks worth having where their weights are in the Hugging Face cache, the first found is taken; True: on CUDA.
 PRETRAINED = {
     False: ("resnet18.a1_in1k", "resnet18.tv_in1k", "mobilenetv3_small_100.lamb_in1k", "resnet34.a1_in1k"),
     True: ("resnet50.a1_in1k", "resnet50.tv_in1k", "resnet34.a1_in1k", "resnet18.a1_in1k", "resnet18.tv_in1k"),
 }
-ENTROPY_SHARE = 0.4 / math.log(10)  # of ln K: the paper's 0.4 for ten classes, its 1.2 for ImageNet's thousand
+# Nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
+MAX_ENTROPY, AT_CLASSES = 1.2, 10
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and the fewest per class to do so
 BALANCED = 2.0  # at most so many times as many labels in one class as in another
+
+# Every key the policy may choose, now or in version 0.1.0: a resumed run keeps what was chosen when it started.
+CHOSEN_KEYS = frozenset(
+    {
+        *("data.image_size", "data.validation"),
+        *("backbone.name", "backbone.pretrained", "backbone.width", "backbone.stem_stride"),
+        *("augment.policy", "augment.padding", "augment.operations", "augment.cutout"),
+        *("training.batch", "training.unlabeled_ratio", "training.iterations", "training.learning_rate"),
+        *("training.ema", "training.clip"),
+        *("algorithm.max_entropy", "algorithm.confidence", "algorithm.alignment", "algorithm.dropout"),
+    }
+)
 
 
 class Choice(NamedTuple):
@@ -40,41 +58,68 @@ class Choice(NamedTuple):
     reason: str
 
 
-def make_choices(listing: Listing, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
-    """What follows from the files for every key that is not `given` (as text or as values)."""
-    algorithm = str(given.get("algorithm.name", "npmatch"))
-    found = usual_side(listing)
-    name = None if found is None or found < 64 else pretrained_at_hand(on_cuda)
-    size = _given_size(given) or _stored_side(found, (LARGEST_PRETRAINED if name else LARGEST)[on_cuda])
-    choices = [
-        Choice(
-            "data.image_size", size, "no file could be read" if found is None else f"the median shorter side is {found}"
-        ),
-        *_backbone(size, name, on_cuda),
-        *_augmentation(size, listing.classes),
-        *_batches(listing, on_cuda),
-        *_average(given, on_cuda),
-        *_thresholds(listing, algorithm),
-        *_clipping(algorithm),
-        *_validation(listing),
-    ]
-    own_network = "backbone.name" in given  # whose width, stride and weights are then not ours to choose
-    return [c for c in choices if c.key not in given and not (own_network and c.key.startswith("backbone."))]
+@dataclass(frozen=True)
+class DataFacts:
+    """What the defaults follow from."""
+
+    class_names: Sequence[str]
+    labels: Sequence[int]  # labelled images of each class that has any
+    images: int  # to learn from, labelled and unlabelled
+    side: int | None  # median of the shorter sides in pixels; None where no file could be read
+    sides_differ: bool = False  # so that images have to be scaled in any case
+    is_grey: bool = False
+    from_files: bool = True  # decoded to any size; arrays have their own
+    is_tested: bool = True  # there are test images, or the caller measures the error
 
 
-def usual_side(listing: Listing) -> int | None:
-    """The median of the shorter sides, from the headers of some files; None where none can be read."""
-    step = max(1, len(listing.files) // SAMPLE)
-    sides = []
-    for file in listing.files[::step]:
+def facts_of_listing(listing: Listing) -> DataFacts:
+    """The facts of a folder or a CSV: counts from the names, sizes from the headers of some files."""
+    sides, modes = _headers(listing)
+    labels = listing.count("labeled")
+    return DataFacts(
+        class_names=listing.classes,
+        labels=list(labels.values()),
+        images=labels.total() + listing.count("unlabeled").total(),
+        side=round(median(sides)) if sides else None,
+        sides_differ=len(set(sides)) > 1,
+        is_grey=bool(modes) and modes <= {"1", "L"},
+        is_tested=bool(listing.count("test")),
+    )
+
+
+def _headers(listing: Listing) -> tuple[list[int], set[str]]:
+    """The shorter sides and Pillow's modes of some of the files."""
+    sides, modes = [], set()
+    for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with open_regular(listing.path(file)) as content, Image.open(content, formats=FORMATS) as image:
                     sides.append(min(image.size))
+                    modes.add(image.mode)
         except Exception:  # whatever is wrong with it, the check of the data says
             continue
-    return round(median(sides)) if sides else None
+    return sides, modes
+
+
+def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
+    """What follows from the images for every key that is not `given` (as text or as values)."""
+    algorithm = str(given.get("algorithm.name", "npmatch"))
+    pretrained = pretrained_at_hand(on_cuda) if facts.from_files and (facts.side or 0) >= 64 else None
+    size = _given_size(given) or _stored_side(facts, (LARGEST_PRETRAINED if pretrained else LARGEST)[on_cuda])
+    choices = [
+        *_image_size(facts, size),
+        *_backbone(size, pretrained, on_cuda),
+        *_augmentation(size, facts),
+        *_batches(facts, on_cuda),
+        *_average(given, on_cuda),
+        *_thresholds(facts, algorithm),
+        *_clipping(algorithm),
+        *_dropout(algorithm, size, on_cuda),
+        *_validation(facts),
+    ]
+    own_network = "backbone.name" in given  # whose width, stride and weights are then not ours to choose
+    return [c for c in choices if c.key not in given and not (own_network and c.key.startswith("backbone."))]
 
 
 def pretrained_at_hand(on_cuda: bool, cache: str | None = None) -> str | None:
@@ -92,9 +137,22 @@ def _given_size(given: Mapping[str, Any]) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _stored_side(found: int | None, largest: int) -> int:
-    """The largest of the usual sides that needs no enlarging."""
-    return max((side for side in SIDES if side <= min(found or largest, largest)), default=SIDES[0])
+def _stored_side(facts: DataFacts, largest: int) -> int:
+    """The images' own side where they have one and it is not too large; else the next smaller of the usual ones."""
+    if facts.side is not None and (not facts.from_files or (facts.side <= largest and not facts.sides_differ)):
+        return facts.side
+    return max((side for side in SIDES if side <= min(facts.side or largest, largest)), default=SIDES[0])
+
+
+def _image_size(facts: DataFacts, size: int) -> Iterator[Choice]:
+    if facts.from_files:
+        found = "all are so large" if size == facts.side else f"the median shorter side is {facts.side}"
+        yield Choice("data.image_size", size, "no file could be read" if facts.side is None else found)
+
+
+def _is_small(size: int, on_cuda: bool) -> bool:
+    """Whether a small convolutional network is trained: on a CPU, and on images too small for a deep one."""
+    return not on_cuda or size < TINY
 
 
 def _backbone(size: int, pretrained: str | None, on_cuda: bool) -> Iterator[Choice]:
@@ -102,39 +160,41 @@ def _backbone(size: int, pretrained: str | None, on_cuda: bool) -> Iterator[Choi
         yield Choice("backbone.name", f"timm:{pretrained}", "its pretrained weights are on this machine")
         yield Choice("backbone.pretrained", True, "few labels go further from learnt features")
         yield Choice("training.learning_rate", 0.01, "pretrained weights should not be shaken")
-    elif on_cuda:
-        yield Choice("backbone.name", "wrn-37-2" if size > 64 else "wrn-28-2", f"the literature's for {size}×{size}")
+    elif _is_small(size, on_cuda):
+        yield Choice("backbone.name", "cnn", "small, for tiny images" if on_cuda else "small, for a CPU")
+        yield Choice("backbone.width", 32 if size < TINY else 48, f"for {size}×{size} pixels")
+        yield Choice("backbone.stem_stride", 1 if size < TINY else 2, "a quarter of the time, but for tiny images")
     else:
-        yield Choice("backbone.name", "cnn", "small, for a CPU")
-        yield Choice("backbone.width", 32 if size <= 16 else 48, f"for {size}×{size} pixels")
-        yield Choice("backbone.stem_stride", 1 if size <= 16 else 2, "a quarter of the time, but for tiny images")
+        yield Choice("backbone.name", "wrn-37-2" if size > 64 else "wrn-28-2", f"the literature's for {size}×{size}")
 
 
-def _augmentation(size: int, classes: list[str]) -> Iterator[Choice]:
-    if classes and all(len(name) == 1 for name in classes):
+def _augmentation(size: int, facts: DataFacts) -> Iterator[Choice]:
+    numbered = all(name.isdecimal() for name in facts.class_names)  # such names do not say what is in the pictures
+    if facts.class_names and all(len(name) == 1 for name in facts.class_names):
         yield Choice("augment.policy", "digits", "classes are single characters: mirrored they are others")
+    elif facts.class_names and numbered and facts.is_grey:
+        yield Choice("augment.policy", "digits", "grey pictures of numbered classes may be signs: not mirrored")
     else:
         yield Choice("augment.policy", "natural", "photos may be mirrored")
     yield Choice("augment.padding", max(1, size // 8), "an eighth of the side")
-    if size <= 16:
+    if size < TINY:
         yield Choice("augment.operations", 1, "tiny images do not survive more")
         yield Choice("augment.cutout", 0.25, "tiny images do not survive more")
 
 
-def _batches(listing: Listing, on_cuda: bool) -> Iterator[Choice]:
-    labeled = sum(listing.count("labeled").values())
-    images = labeled + sum(listing.count("unlabeled").values())
+def _batches(facts: DataFacts, on_cuda: bool) -> Iterator[Choice]:
+    labeled = sum(facts.labels)
     usual, ratio = (64, 7) if on_cuda else (32, 4)
     batch = min(usual, max(8, 1 << max(0, labeled - 1).bit_length()))
     yield Choice("training.batch", batch, f"{labeled} labelled images")
-    ratio = min(ratio, max(1, images // batch))
-    yield Choice("training.unlabeled_ratio", ratio, f"{images} images to learn from")
+    ratio = min(ratio, max(1, facts.images // batch))
+    yield Choice("training.unlabeled_ratio", ratio, f"{facts.images} images to learn from")
     if on_cuda:
         yield Choice("training.iterations", 20_000, "minutes on a GPU; --minutes says how many")
 
 
 def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
-    usual, steps = (0.999 if on_cuda else FOLDER["training.ema"]), str(given.get("training.iterations", ""))
+    usual, steps = (0.999 if on_cuda else OWN_IMAGES["training.ema"]), str(given.get("training.iterations", ""))
     decay = filled_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
     if decay < usual:
         yield Choice("training.ema", decay, f"{steps} steps do not fill a longer average")
@@ -142,18 +202,20 @@ def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
         yield Choice("training.ema", usual, "the average of a long run")
 
 
-def _thresholds(listing: Listing, algorithm: str) -> Iterator[Choice]:
+def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
     known = {field.name for field in fields(find_algorithm(algorithm).Config)}
-    k, labels = max(2, len(listing.classes)), listing.count("labeled").values()
+    k = max(2, len(facts.class_names))
     if "max_entropy" in known:
-        value = round(ENTROPY_SHARE * math.log(k), 3)
-        yield Choice("algorithm.max_entropy", value, f"the paper's share of ln K, K = {k}")
+        value = round(MAX_ENTROPY * min(1.0, math.log(k) / math.log(AT_CLASSES)), 3)
+        reason = f"{MAX_ENTROPY} nats from {AT_CLASSES} classes on, for fewer in proportion to ln K; K = {k}"
+        yield Choice("algorithm.max_entropy", value, reason)
     if "confidence" in known and k > 100:
         value = round(max(0.7, 0.95 - 0.25 * math.log10(k / 100)), 3)
         yield Choice("algorithm.confidence", value, f"0.95 up to 100 classes, 0.7 from 1,000; K = {k}")
-    if "alignment" in known and labels:
-        balanced = is_balanced(labels)
-        reason = f"{min(labels)} to {max(labels)} labels a class: " + ("balanced" if balanced else "not balanced")
+    if "alignment" in known and facts.labels:
+        balanced = is_balanced(facts.labels)
+        fewest, most = min(facts.labels), max(facts.labels)
+        reason = f"{fewest} to {most} labels a class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
 
 
@@ -167,7 +229,11 @@ def _clipping(algorithm: str) -> Iterator[Choice]:
         yield Choice("training.clip", 1.0, "a neural process then learns from its first steps on")
 
 
-def _validation(listing: Listing) -> Iterator[Choice]:
-    labels = listing.count("labeled").values()
-    if not listing.count("test") and labels and min(labels) >= ENOUGH_LABELS:
+def _dropout(algorithm: str, size: int, on_cuda: bool) -> Iterator[Choice]:
+    if algorithm == "ups" and _is_small(size, on_cuda):
+        yield Choice("algorithm.dropout", 0.1, "a small network learns little under more")
+
+
+def _validation(facts: DataFacts) -> Iterator[Choice]:
+    if not facts.is_tested and facts.labels and min(facts.labels) >= ENOUGH_LABELS:
         yield Choice("data.validation", HELD_OUT, "no test images: some labels are kept to measure the error")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 GIVEN_LABELS_KEY = "data.given_labels"
 PATH_KEYS = ("data.root", "data.foreign_root", "data.split", GIVEN_LABELS_KEY, "training.start_from")
-ENVIRONMENT, STARTED_IN = "environment.json", "working_folder"  # a file of the run, and a field of it
 
 
 def working_folder() -> str | None:
@@ -21,14 +19,13 @@ def working_folder() -> str | None:
         return None
 
 
-def paths_of_run(layer: Mapping[str, Any], run: Path) -> dict[str, str]:
-    """Those of a run's paths that are not to be read as they stand, as a layer over its configuration.
+def paths_of_run(layer: Mapping[str, Any], run: Path, started_in: object) -> dict[str, str]:
+    """Paths in a run's configuration that must be resolved before use, as a layer over it.
 
     A run that has been moved has its own files with it. Other relative paths start from the folder it was started in,
     unless nothing is there: a whole project may have been moved, and is then worked on in its new place.
     """
     found = {}
-    started_in = read_environment(run).get(STARTED_IN)
     if isinstance(started_in, str) and started_in != working_folder():
         for key in PATH_KEYS:
             path = os.path.join(started_in, str(layer.get(key)))  # an absolute path stays what it is
@@ -44,12 +41,3 @@ def same_place(one: str | None, other: str | None) -> bool:
     """Whether two values of a path's key name the same place."""
     first, second = (None if path is None else os.path.abspath(os.path.expanduser(path)) for path in (one, other))
     return first == second
-
-
-def read_environment(run: Path) -> dict[str, Any]:
-    """What a run's environment.json says; nothing where it cannot be read."""
-    try:
-        found = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

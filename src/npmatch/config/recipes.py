@@ -91,7 +91,7 @@ FASHION_MNIST = {
     "training.checkpoint_every": 500,
 }
 # Images of a user's own, without a recipe.
-FOLDER: dict[str, Any] = {
+OWN_IMAGES: dict[str, Any] = {
     "data.source": "folder",
     "data.image_size": 32,
     "backbone.name": "cnn",

@@ -1,23 +1,31 @@
-"""From the words of a command to a whole configuration: recipe or choices, file, settings."""
+"""From the words of a command to a whole configuration: recipe or defaults, file, settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from npmatch.algorithms import find_algorithm
-from npmatch.config.choices import Choice, make_choices
-from npmatch.config.recipes import FOLDER, recipe_layer
+from npmatch.config.choices import Choice, facts_of_listing, make_choices
+from npmatch.config.recipes import OWN_IMAGES, recipe_layer
 from npmatch.config.tree import CODE_KEYS, Config, make_config, parse_overrides, read_config_file
-from npmatch.data.check.check import list_data
-from npmatch.data.sources.registry import find_root
+from npmatch.data.sources.listing import Listing
+from npmatch.data.sources.registry import find_root, is_listed, list_data
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
 from npmatch.user_code import remember_typed
 
 Overrides = Mapping[str, Any] | Iterable[str]
+
+
+class Resolved(NamedTuple):
+    """A configuration, and how it came about."""
+
+    config: Config
+    choices: list[Choice]  # what was chosen for a user's images, in place of what was not given
+    listing: Listing | None = None  # of these images: a folder is walked once, and then trained on as it was found
 
 
 def resolve_config(
@@ -30,60 +38,75 @@ def resolve_config(
     device: str | None = None,
 ) -> Config:
     """Defaults < recipe < preset < file < command line; without a recipe, choices that follow from the images."""
-    return resolve(recipe, data, algorithm, seed, config_file, overrides, device)[0]
+    layers = Layers.of(data, algorithm, seed, config_file, overrides)
+    return resolve(recipe, layers, device).config
+
+
+class Layers(NamedTuple):
+    """What a user has said, as layers of configuration; later ones win."""
+
+    file: dict[str, Any]
+    words: dict[str, Any]
+
+    @staticmethod
+    def of(
+        data: str | Path | None,
+        algorithm: str | None,
+        seed: int | None,
+        config_file: str | Path | None,
+        overrides: Overrides,
+    ) -> Layers:
+        """Options as the keys they stand for, and key=value words, which win over them."""
+        file = {} if config_file is None else read_config_file(Path(config_file))
+        words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+        flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
+        return Layers(file, {key: value for key, value in flags.items() if value is not None} | words)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Both as one layer."""
+        return {**self.file, **self.words}
+
+    def check_minutes(self, minutes: float | None) -> None:
+        """Refuses a time that is none, and a time beside a number of steps."""
+        if minutes is None:
+            return
+        if not 0 < minutes < math.inf:
+            raise NPMatchError(f"--minutes {minutes:g}: give a time above 0")
+        if "training.iterations" in self.given:
+            raise NPMatchError("give --minutes or training.iterations=…, not both")
 
 
 def resolve(
     recipe: str | None,
-    data: str | Path | None,
-    algorithm: str | None,
-    seed: int | None,
-    config_file: str | Path | None,
-    overrides: Overrides,
+    layers: Layers,
     device: str | None,
     remembered: Mapping[str, Any] | None = None,
-) -> tuple[Config, list[Choice]]:
-    """A configuration, and what was chosen for a folder of images; `remembered` are a run's, which then stay."""
-    file = file_as_layer(config_file)
-    words = words_as_layer(data, algorithm, seed, overrides)
-    given = {**file, **words}
+    listing: Listing | None = None,
+) -> Resolved:
+    """The configuration that a recipe or a user's images, and what was given, lead to.
+
+    `remembered` are the choices of an earlier start of the run, which then stay; `listing` is that of the images, where
+    they have been listed already.
+    """
+    given = layers.given
     remember_typed(given.get(key) for key in CODE_KEYS)
     name = str(given.get("algorithm.name", Config.name))
-    recipe, choices = recipe or file.get("recipe"), list[Choice]()
+    recipe = recipe or layers.file.get("recipe")
+    choices: list[Choice] = []
     if recipe is not None:
         base = recipe_layer(recipe, name)
     elif {"data.root", "data.source"} & given.keys():
-        base, settings = dict(FOLDER), find_algorithm(name).settings
-        root = find_root(source := str(given.get("data.source", FOLDER["data.source"])), given.get("data.root"))
-        if source in ("folder", "csv") and root is not None:
-            on_cuda, listing = choose_device(device).type == "cuda", list_data(root)
+        source = str(given.get("data.source", OWN_IMAGES["data.source"]))
+        root, settings = find_root(source, given.get("data.root")), find_algorithm(name).settings
+        if is_listed(source) and root is not None:
+            listing = listing or list_data(root)
             if listing.faults:  # from which nothing sensible follows
                 raise NPMatchError(listing.faults[0])
-            choices = make_choices(listing, {**settings, **given}, on_cuda)
-        base |= {choice.key: choice.value for choice in choices} | settings
+            on_cuda = choose_device(device).type == "cuda"
+            choices = make_choices(facts_of_listing(listing), {**settings, **given}, on_cuda)
+        base = {**OWN_IMAGES, **{choice.key: choice.value for choice in choices}, **settings}
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
-    return make_config({**base, **(remembered or {})}, file, words), choices
-
-
-def file_as_layer(config_file: str | Path | None) -> dict[str, Any]:
-    """What a file of configuration says, where one is given."""
-    return {} if config_file is None else read_config_file(Path(config_file))
-
-
-def words_as_layer(
-    data: str | Path | None, algorithm: str | None, seed: int | None, overrides: Overrides
-) -> dict[str, Any]:
-    """What was typed: options as the keys they stand for, and key=value words, which win."""
-    words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
-    return {key: value for key, value in flags.items() if value is not None} | words
-
-
-def check_minutes(minutes: float, config_file: str | Path | None, overrides: Overrides) -> None:
-    """Refuses a time that is none, and a time beside a number of steps."""
-    if not 0 < minutes < math.inf:
-        raise NPMatchError(f"--minutes {minutes:g}: give a time above 0")
-    file = file_as_layer(config_file)
-    if "training.iterations" in {**file, **words_as_layer(None, None, None, overrides)}:
-        raise NPMatchError("give --minutes or training.iterations=…, not both")
+    config = make_config({**base, **(remembered or {})}, layers.file, layers.words)
+    return Resolved(config, choices, listing)

@@ -14,20 +14,21 @@ from torch import Tensor
 
 from npmatch.data.config import DataConfig
 from npmatch.data.images import ArrayImages, SelectedImages
+from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.registry import SOURCES, load_dataset
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore
 
 
-def load_with_foreign(config: DataConfig) -> Dataset:
+def load_with_foreign(config: DataConfig, listing: Listing | None = None) -> Dataset:
     """The data set a configuration names, with foreign images among its own where it asks for them."""
     share, name = config.foreign_share, config.foreign
     if not 0 <= share < 1:
         raise NPMatchError(f"data.foreign_share={share}: give a share of at least 0 and below 1")
     if share and name is None:
         raise NPMatchError(f"data.foreign_share={share}: name their source too, for example data.foreign=svhn")
-    dataset = load_dataset(config.source, _path(config.root), config.image_size, missing_ok=config.check)
+    dataset = load_dataset(config.source, _path(config.root), config.image_size, config.check, listing)
     if not share or name is None:
         return dataset
     in_files = name in SOURCES and SOURCES[name].size is not None  # and so of any size

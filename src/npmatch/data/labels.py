@@ -15,6 +15,7 @@ import torch
 from npmatch.data.config import DataConfig
 from npmatch.data.foreign import JoinedImages, load_with_foreign
 from npmatch.data.images import FileImages, SelectedImages
+from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.tables import WANTED, read_rows
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.types import Dataset, ImageSet, ImageStore
@@ -28,9 +29,12 @@ class GivenLabel(NamedTuple):
     label: str
 
 
-def load_configured(config: DataConfig) -> Dataset:
-    """The data set a configuration names, with the labels that people have given since over its own."""
-    dataset = load_with_foreign(config)
+def load_configured(config: DataConfig, listing: Listing | None = None) -> Dataset:
+    """The data set a configuration names, with the labels that people have given since over its own.
+
+    With `listing`, a folder or a CSV is taken as it was listed before.
+    """
+    dataset = load_with_foreign(config, listing)
     return dataset if config.given_labels is None else with_given_labels(dataset, Path(config.given_labels))
 
 

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import Policy
 from npmatch.augment.views import FunctionView, Identity
-from npmatch.config.choices import is_balanced
-from npmatch.config.tree import Config, config_of
+from npmatch.config.choices import DataFacts, make_choices
+from npmatch.config.recipes import OWN_IMAGES
+from npmatch.config.tree import Config, make_config
 from npmatch.data import ArrayImages, make_split
-from npmatch.errors import NPMatchError
+from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.predict.saved import ModelCard
-from npmatch.runs.build import assemble
-from npmatch.runs.resume import take_state
-from npmatch.training import Display
+from npmatch.runs.build import build
+from npmatch.runs.resume_from import load_state
+from npmatch.training import Display, TrainingConfig
+from npmatch.training.nonfinite import NotFiniteError
 from npmatch.types import Dataset, ImageSet
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +48,7 @@ class Rows(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Network and augmentation that fit them, as keys of a configuration."""
+        """Network and augmentation of their own, as keys of a configuration; none for images."""
         ...
 
 
@@ -108,18 +110,8 @@ class ImageRows:
         return torch.from_numpy(np.ascontiguousarray(np.pad(images, margins, mode="edge").transpose(0, 3, 1, 2)))
 
     def settings(self) -> dict[str, Any]:
-        """A small network; grey pictures are often signs, which a mirror would change, so only colour is flipped."""
-        height, width, channels = self.image_shape
-        side = max(height, width)
-        return {
-            "augment.policy": "natural" if channels == 3 else "digits",
-            "augment.padding": side // 8,
-            "augment.operations": 3 if side >= 16 else 1,
-            "augment.cutout": 0.5 if side >= 16 else 0.25,
-            "backbone.name": "cnn",
-            "backbone.width": 48 if side >= 16 else 32,
-            "backbone.stem_stride": 2 if side >= 28 else 1,
-        }
+        """None of their own: images get the defaults of images."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -193,51 +185,56 @@ def train_on_arrays(
     device: torch.device,
     before: Algorithm | None = None,
 ) -> Trained:
-    """A trained algorithm; with `before`, one that goes on from that one's state."""
-    scaled = pixels.float().div(255)
-    mean, std = scaled.mean((0, 2, 3)), scaled.std((0, 2, 3), correction=0).clamp(min=1 / 255)
-    images = ImageSet(ArrayImages(pixels), labels)
-    dataset = Dataset("arrays", class_names, images, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-    counts = torch.bincount(labels[labels >= 0], minlength=len(class_names)).tolist()
-    config = choose_config(algorithm, iterations, seed, rows, counts)
-    quiet = Display("", iterations, quiet=True)
+    """A trained algorithm, by the road of `runs.fit` without files; with `before`, it goes on from that one's state."""
+    dataset = make_dataset(pixels, labels, class_names)
+    config = choose_config(algorithm, iterations, seed, rows, dataset, device)
+    split = make_split(dataset, None, seed)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        trainer, evaluator = assemble(config, dataset, make_split(dataset, None, seed), device, quiet)
+        trainer, evaluator = build(config, dataset, split, device, Display("", iterations, quiet=True))
         if before is not None:
-            take_state(trainer.algorithm, before.state_dict(), origin="warm_start")
+            load_state(trainer.algorithm, before.state_dict(), origin="warm_start")
             trainer.update.ema.load_state_dict(trainer.update.ema.live)
-        for raw in trainer.stream.batches(0, iterations):
-            trainer.take_step(raw)
-    _, longest, first = trainer.update.bad_steps.read()
-    if longest >= min(config.training.max_bad_steps, iterations):
-        raise NPMatchError(f"{first} was not finite: these images cannot be learnt with the default settings")
+        try:
+            trainer.run()
+        except NotFiniteError as error:
+            raise NPMatchError(f"{error.what}: these images cannot be learnt with the default settings") from error
+        except InterruptedRunError as error:  # nothing was saved that one could go on from
+            raise KeyboardInterrupt from error
     with trainer.update.ema.applied():
         trained = deepcopy(trainer.algorithm)
     trained.model.autocast = None  # prediction is in float32, as that of a saved model
     return Trained(trained.eval(), evaluator.card)
 
 
-def choose_config(algorithm: str, iterations: int, seed: int, rows: Rows, counts: list[int]) -> Config:
-    """Settings that suit small data in memory, with `counts` labels of each class."""
-    own: dict[str, dict[str, Any]] = {
-        "npmatch": {
-            "algorithm.alignment": is_balanced(counts),
-            # The digits recipe's limit, 1.2 nats, is for ten classes.
-            "algorithm.max_entropy": 1.2 * math.log(len(counts)) / math.log(10),
-        },
-        "ups": {"algorithm.dropout": 0.1},  # a small network under dropout 0.3 learns little
-    }
-    return config_of(
-        {
-            "algorithm.name": algorithm,
-            "seed": seed,
-            "training.iterations": iterations,
-            "training.batch": 32,
-            "training.unlabeled_ratio": 4,
-            "training.ema": min(0.99, max(0.0, 1 - 10 / iterations)),  # few steps leave no time for a long average
-            "training.compile": False,  # compiling takes longer than training on small data
-            **rows.settings(),
-            **find_algorithm(algorithm).settings,
-            **own.get(algorithm, {}),
-        }
+def make_dataset(pixels: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> Dataset:
+    """Images in memory as a data set, with the mean and the deviation of their own pixels."""
+    scaled = pixels.float().div(255)
+    mean, std = scaled.mean((0, 2, 3)), scaled.std((0, 2, 3), correction=0).clamp(min=1 / 255)
+    images = ImageSet(ArrayImages(pixels), labels)
+    return Dataset("arrays", class_names, images, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def choose_config(
+    algorithm: str, iterations: int, seed: int, rows: Rows, dataset: Dataset, device: torch.device
+) -> Config:
+    """The defaults that a folder of the same images would get, with the few settings the estimator has."""
+    labels = dataset.train.labels
+    channels, side, _ = dataset.train.images.shape
+    facts = DataFacts(
+        class_names=dataset.class_names,
+        labels=torch.bincount(labels[labels >= 0], minlength=len(dataset.class_names)).tolist(),
+        images=len(labels),
+        side=side,
+        is_grey=channels == 1,
+        from_files=False,
     )
+    given = {
+        **find_algorithm(algorithm).settings,
+        **rows.settings(),
+        "algorithm.name": algorithm,
+        "seed": seed,
+        "training.iterations": iterations,
+        "training.max_bad_steps": min(TrainingConfig.max_bad_steps, iterations),
+    }
+    choices = {choice.key: choice.value for choice in make_choices(facts, given, device.type == "cuda")}
+    return make_config({**OWN_IMAGES, "data.source": "arrays", "data.image_size": None, **choices}, given)

@@ -25,9 +25,10 @@ from npmatch.files import write_atomically
 from npmatch.labelling.files import ImageFinder, training_labels
 from npmatch.labelling.label_studio import labelling_interface, local_file, make_task
 from npmatch.labelling.suggest import Suggestion, suggest
-from npmatch.predict.classifier import Classifier, load
+from npmatch.predict.classifier import Classifier
 from npmatch.predict.files import read_in_chunks
-from npmatch.runs.open import RunData, open_run_data
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.types import Prediction
 
 
@@ -83,7 +84,7 @@ def suggest_for_run(
     """What to label next among a run's unlabelled images, or those of the folder `unlabeled`."""
     run = Path(run)
     classifier = load(run, device)
-    opened = open_run_data(run, data) if unlabeled is None or (run / "config.yaml").exists() else None
+    opened = open_run_data(run, data) if unlabeled is None or RunFolder(run).exists() else None
     if unlabeled is not None:
         candidates = folder_candidates(classifier, Path(unlabeled), opened)
     else:

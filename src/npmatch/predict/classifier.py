@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,16 +12,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from npmatch.data import ImageSet, decode_image, to_tensor
+from npmatch.data import decode_image, to_tensor
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
-from npmatch.files import in_utf8, write_atomically
 from npmatch.heads import Model
 from npmatch.predict.batches import KINDS_OF_IMAGES, as_pixels, describe_batch, predict_batch
 from npmatch.predict.card import ModelFacts
-from npmatch.predict.hub import CARD, Pretrained, run_facts
-from npmatch.predict.saved import ModelCard, model_with, save_model
+from npmatch.predict.hub import CARD, Pretrained
+from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelCard, model_with, save_model
 from npmatch.training import load_tensors
 from npmatch.types import Prediction
 from npmatch.user_code import refuse_code, trusting
@@ -32,6 +31,7 @@ class Classifier(Pretrained):
     """A trained model: images in, labels with uncertainty out."""
 
     folder: Path | None = None  # where it was loaded from
+    run_facts: Callable[[], dict[str, Any]] | None = None  # what its model card says of its run, where it has one
 
     def __init__(
         self, model: Model, card: ModelCard, device: torch.device, calibration: Calibration | None = None
@@ -126,77 +126,42 @@ class Classifier(Pretrained):
             temperature=None if self.calibration is None else self.calibration.temperature,
             calibration_labels=0 if self.calibration is None else self.calibration.n,
             version=__version__,
-            **({} if self.folder is None else run_facts(self.folder)),
+            **({} if self.run_facts is None else self.run_facts()),
         )
 
     def kept_card(self) -> str | None:
         """The model card it came with, where it did not come from a run."""
-        if self.folder is None or (self.folder / "config.yaml").exists() or not (self.folder / CARD).is_file():
+        if self.folder is None or self.run_facts is not None or not (self.folder / CARD).is_file():
             return None
         return (self.folder / CARD).read_text(encoding="utf-8")
 
     @classmethod
     def load_files(cls, folder: Path, device: str | None) -> Self:
-        """As `npmatch.load`."""
-        loaded = load(folder, device)
+        """The model that `save_files` wrote."""
+        loaded = load_model(folder, device)
         assert isinstance(loaded, cls)
         return loaded
 
 
-def load(folder: str | Path, device: str | None = None, trust_code: bool = False) -> Classifier:
-    """The model of a finished run; nothing is unpickled on the way, and no code run that the run's files name.
-
-    `trust_code`: whether they may name a backbone or an algorithm of yours (`package.module:Class`), which is then run.
-    """
-    classifier = load_uncalibrated(folder, device, trust_code)
-    classifier.calibration = Calibration.load(Path(folder), len(classifier.class_names))
-    return classifier
-
-
-def load_uncalibrated(folder: str | Path, device: str | None = None, trust_code: bool = False) -> Classifier:
-    """As `load`, without a look at the calibration, which is about to be written anew."""
+def load_model(
+    folder: str | Path, device: str | None = None, trust_code: bool = False, calibrated: bool = True
+) -> Classifier:
+    """A saved model: model.safetensors and config.json, with its calibration where it has one and that is wanted."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise NPMatchError(f"{folder}: no such run")
-    if (folder / "config.yaml").exists() and not (folder / "config.json").exists():
-        raise NPMatchError(f"{folder}: this run is not finished; go on with it: npmatch train --out {folder} --resume")
-    card = ModelCard.load(folder / "config.json")
+    path = folder / MODEL_CONFIG
+    card = ModelCard.load(path)
     with trusting(trust_code):
-        refuse_code([card.algorithm, card.backbone_config.get("name")], folder / "config.json")
-    state, _ = load_tensors(folder / "model.safetensors")
+        refuse_code([card.algorithm, card.backbone_config.get("name")], path)
+    state, _ = load_tensors(folder / MODEL_WEIGHTS)
     try:
         model = model_with(card, state)
     except TypeError as error:
-        raise NPMatchError(f"{folder / 'config.json'}: does not describe a model of this version ({error})") from error
+        raise NPMatchError(f"{path}: does not describe a model of this version ({error})") from error
     except (ValueError, RuntimeError) as error:
         what = str(error).splitlines()[0]
-        raise NPMatchError(f"{folder / 'model.safetensors'}: does not fit {folder / 'config.json'} ({what})") from error
+        raise NPMatchError(f"{folder / MODEL_WEIGHTS}: does not fit {path} ({what})") from error
     classifier = Classifier(model, card, choose_device(device))
     classifier.folder = folder
+    if calibrated:
+        classifier.calibration = Calibration.load(folder, len(classifier.class_names))
     return classifier
-
-
-def write_test_predictions(
-    folder: Path, prediction: Prediction, held_out: ImageSet, class_names: Sequence[str]
-) -> Path:
-    """RUN/predictions/test.parquet: one row per held-out image."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder / "predictions" / "test.parquet"
-    path.parent.mkdir(exist_ok=True)
-    names = held_out.names or [str(i) for i in range(len(held_out))]
-    table = pa.table(
-        {
-            "image": [in_utf8(name) for name in names],
-            "true_label": [class_names[i] for i in held_out.labels.tolist()],
-            "label": [class_names[i] for i in prediction.label.tolist()],
-            "confidence": prediction.confidence.numpy(),
-            "uncertainty": prediction.entropy.numpy(),
-            "probabilities": prediction.probs.tolist(),
-        }
-    )
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    write_atomically(path, buffer.getvalue().to_pybytes())
-    return path

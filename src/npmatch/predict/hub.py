@@ -12,38 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from npmatch.config.tree import read_config_file
-from npmatch.data import Split
 from npmatch.decide.calibration import SUMMARY, TENSORS
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.predict.card import ModelFacts, model_card
-from npmatch.training import read_records
-from npmatch.training.log import final_scores
+from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS
 from npmatch.user_code import trusting
 from npmatch.version import __version__
 
-
-def run_facts(folder: Path) -> dict[str, Any]:
-    """Data, counts and final scores as fields of ModelFacts; of a folder that is no run, none.
-
-    Where the images lie stays out of it: a path names people and machines.
-    """
-    if not (folder / "config.yaml").is_file():
-        return {}
-    scores = final_scores(read_records(folder))
-    facts: dict[str, Any] = {
-        "data": str(read_config_file(folder / "config.yaml").get("data.source")),
-        "scores": {key: value for key, value in scores.items() if key != "seconds"},
-    }
-    split = folder / "split.json"
-    if split.is_file():
-        facts["num_unlabeled"] = len(Split.load(split).unlabeled)
-    return facts
-
-
 CARD = "README.md"
-FILES = (CARD, SUMMARY, TENSORS, "config.json", "model.safetensors")  # all it may hold
+FILES = (CARD, SUMMARY, TENSORS, MODEL_CONFIG, MODEL_WEIGHTS)  # all it may hold
 PATTERNS = ["*.json", "*.safetensors", CARD]  # all that is ever fetched: no code, no pickle
 
 

@@ -21,6 +21,7 @@ from npmatch.heads import Bank, Model
 from npmatch.training import save_tensors
 from npmatch.types import Task
 
+MODEL_CONFIG, MODEL_WEIGHTS = "config.json", "model.safetensors"  # a saved model's two files
 FORMAT = 1  # of config.json
 MOST_PIXELS = 10_000  # along a side
 
@@ -92,8 +93,8 @@ def save_model(folder: Path, model: Model, card: ModelCard) -> None:
         for name, child in module.named_children():
             if isinstance(child, Bank):
                 setattr(module, name, child.condensed())
-    card.save(folder / "config.json")
-    save_tensors(folder / "model.safetensors", condensed.state_dict())
+    card.save(folder / MODEL_CONFIG)
+    save_tensors(folder / MODEL_WEIGHTS, condensed.state_dict())
 
 
 def empty_model(card: ModelCard) -> Model:

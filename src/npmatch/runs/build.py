@@ -1,4 +1,4 @@
-"""A run's parts, put together from its configuration: data, views, algorithm, loop, evaluation."""
+"""A run's parts, built from its configuration and its data: views, algorithm, loop, evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
 from npmatch.config.tree import Config
-from npmatch.data import Dataset, ImageSet, Sampler, Split, Stream, make_stream
+from npmatch.data import Dataset, ImageSet, Sampler, Split, make_stream
 from npmatch.data.split import evaluation_set
 from npmatch.distributed.ranks import joined, my_share, world
 from npmatch.draws import mix
@@ -27,7 +27,7 @@ from npmatch.types import Prediction, Task, Views
 
 @dataclass
 class Evaluator:
-    """The averaged model on the held-out images."""
+    """Measures the averaged model on the held-out images."""
 
     algorithm: Algorithm
     ema: EMA
@@ -39,7 +39,7 @@ class Evaluator:
     split: Split
 
     def predict(self) -> Prediction | None:
-        """What it says of them; nothing where there are none."""
+        """The averaged model's prediction of the held-out images; None where there are none."""
         if self.held_out is None:
             return None
         self.algorithm.eval()
@@ -51,25 +51,20 @@ class Evaluator:
         return prediction
 
     def scores(self, prediction: Prediction | None) -> dict[str, float]:
-        """What that is worth."""
+        """Error and calibration of a prediction; nothing where there is none."""
         if self.held_out is None or prediction is None:
             return {}
         return scores(prediction, self.held_out.labels).asdict()
 
     def __call__(self) -> dict[str, float]:
-        """Both, for the loop."""
+        """Predicts and scores, as the training loop asks for it along the way."""
         return self.scores(self.predict())
 
 
-def assemble(
-    config: Config,
-    dataset: Dataset,
-    split: Split,
-    device: torch.device,
-    display: Display,
-    stream: Stream | None = None,
+def build(
+    config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display
 ) -> tuple[Trainer, Evaluator]:
-    """The loop at its first step, on data in memory; it leaves nothing on disk."""
+    """The training loop at its first step, and its evaluation; nothing is written to disk before a log is opened."""
     t = config.training
     algorithm = build_algorithm(config, dataset, split, device)
     make_views = ViewMaker(
@@ -81,8 +76,7 @@ def assemble(
     )
     sampler = make_sampler(config, split, algorithm.views, display)
     d = config.data
-    if stream is None:
-        stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
+    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,

@@ -19,8 +19,8 @@ from npmatch.decide import Calibration, Novelty
 from npmatch.decide.novelty import reference_positions
 from npmatch.errors import NPMatchError
 from npmatch.predict.batches import describe_store, predict_store
-from npmatch.predict.classifier import Classifier, load_uncalibrated
-from npmatch.runs.open import open_run_data
+from npmatch.predict.classifier import Classifier
+from npmatch.runs.open import load, open_run_data
 
 
 def calibrate(
@@ -47,7 +47,7 @@ def calibrate_run(
 ) -> Calibration:
     """Writes a finished run's calibration anew, on the labels it held out or on `labeled`: a folder or a CSV."""
     folder = Path(folder)
-    classifier = load_uncalibrated(folder, device)
+    classifier = load(folder, device, calibrated=False)
     run = open_run_data(folder, data)
     extra = None if labeled is None else read_labeled(Path(labeled), classifier)
     if extra is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,11 +19,10 @@ from npmatch.distributed.ranks import group, world
 from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
-from npmatch.predict.classifier import load
 from npmatch.predict.saved import ModelCard
 from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
-from npmatch.runs.open import open_run_data
-from npmatch.training import read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import load, open_run_data
 from npmatch.types import Prediction
 from npmatch.user_code import trusting
 
@@ -94,18 +94,30 @@ def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibra
     return None if fitted_on_them else calibration
 
 
-def write_run_report(folder: Path, found: Evaluation, path: Path | None = None) -> Path:
-    """RUN/report.html, or another path."""
-    return write_report(run_comparison(folder, found), path or folder / "report.html")
+def write_run_report(
+    folder: Path, found: Evaluation, path: Path | None = None, records: list[dict[str, Any]] | None = None
+) -> Path:
+    """RUN/report.html, or another path; `records` are the lines of the log where it has not got them all yet."""
+    return write_report(run_comparison(folder, found, records=records), path or RunFolder(folder).report)
 
 
-def run_comparison(folder: Path, found: Evaluation, others: Sequence[Method] = ()) -> Comparison:
+def read_record(run: RunFolder) -> RunRecord:
+    """A run's log, and where it has come to them its test predictions and its calibration."""
+    predictions = run.read_test_predictions()
+    if predictions is None:
+        return RunRecord(run.records())
+    return RunRecord(run.records(), *predictions, Calibration.load(run.path))
+
+
+def run_comparison(
+    folder: Path, found: Evaluation, others: Sequence[Method] = (), records: list[dict[str, Any]] | None = None
+) -> Comparison:
     """What the page of a run shows: the run, and the methods it is shown beside."""
     config, held_out = found.config, found.held_out
     shown = gallery_indices(found.prediction, held_out.labels)
     pictures = held_out.images.take(torch.tensor(shown))
     record = RunRecord(
-        read_records(folder),
+        RunFolder(folder).records() if records is None else records,
         found.prediction,
         held_out.labels,
         found.card.class_names,

@@ -1,9 +1,13 @@
-"""One run from configuration to report: `fit`, which the command line calls and so may you."""
+"""One run from the request to the report: `fit`, which the command line calls and so may you.
+
+The road: resolve the settings → open the data → check it → split it → build → train → finish. Each is done once.
+Of several ranks the first decides, asks and writes (`from_first`), and all compute.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,39 +16,30 @@ from typing import Any
 import torch
 
 from npmatch.config.resolve import Overrides
-from npmatch.config.tree import Config, differences
-from npmatch.data import Dataset, Split, Stream, load_configured
+from npmatch.config.tree import Config
+from npmatch.data import Dataset, Split, fingerprint, load_configured, make_split
+from npmatch.data.check.findings import Quarantined
 from npmatch.data.identity import describe_data, refuse_unequal
-from npmatch.data.split import test_set
+from npmatch.data.split import test_set, without
 from npmatch.distributed.collective import copy_first_
 from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import from_first, group, is_first, launcher, wait_for_all, world
 from npmatch.errors import NPMatchError
-from npmatch.files import LOCK, TEMPORARY, locked
-from npmatch.predict.classifier import load_uncalibrated, write_test_predictions
+from npmatch.predict.classifier import load_model
 from npmatch.predict.saved import save_model
-from npmatch.runs.build import Evaluator, assemble, refuse_unequal_shares
+from npmatch.runs.build import Evaluator, build, refuse_unequal_shares
 from npmatch.runs.calibrate import calibrate
 from npmatch.runs.evaluate import Evaluation, honest_calibration, write_run_report
-from npmatch.runs.folder import STARTED, find_split, is_run, read_run_config, refuse_other_data, start_folder
-from npmatch.runs.request import Asked
-from npmatch.runs.resume import GIVEN_LABELS, labels_laid_out, load_weights
-from npmatch.training import Checkpoints, Display, Recorder, Trainer, filled_decay, last_record, read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.quarantine import check_images, positions_of
+from npmatch.runs.request import Request
+from npmatch.runs.resume import check_folder, check_same_data, restore_checkpoint
+from npmatch.runs.resume_from import given_labels_written, split_from_run, start_from_run
+from npmatch.training import Checkpoints, Display, Recorder, Trainer
 from npmatch.training.checkpoint import Parts
-from npmatch.training.log import final_scores
-from npmatch.training.pace import AT_LEAST, steps_within
+from npmatch.training.pace import fill_minutes
 from npmatch.training.speed import deterministic
 from npmatch.user_code import trusting
-
-# Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
-HARMLESS = (
-    "data.root",
-    "data.foreign_root",
-    "data.workers",
-    "data.resident",
-    "data.resident_share",
-    "training.on_save_error",
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return read_records(self.folder)
+        return RunFolder(self.folder).records()
 
 
 def fit(
@@ -94,199 +89,143 @@ def fit(
         quiet: show warnings alone.
         trust_code: whether the files of a run may name Python of yours that you do not name here, which is then run.
     """
-    asked = Asked(recipe, data, algorithm, out, seed, device, resume, resume_from, config_file, overrides, minutes)
+    request = Request(recipe, data, algorithm, out, seed, device, resume, resume_from, config_file, overrides, minutes)
     chosen = choose_device(device)
-    display = Display("", 0, quiet)
-    with trusting(trust_code), group(chosen), ExitStack() as held:
-        config, folder, choices = from_first(asked.find_run)
-        pace = from_first(lambda: minutes)  # machines may have been given different words
-        is_new = from_first(lambda: not is_run(folder))
-        if finished := from_first(lambda: open_folder(folder, config, asked.goes_on(folder), allow_change, display)):
-            return finished
-        if is_new:
+    with trusting(trust_code), group(chosen):
+        return train_run(request, chosen, allow_change, Display("", 0, quiet))
+
+
+def train_run(request: Request, device: torch.device, allow_change: bool, display: Display) -> Run:
+    """Every step of a run in its order."""
+    with ExitStack() as held:
+        # Resolve the settings: what to train, and in which folder.
+        config, path, choices = from_first(request.find_run)
+        run = RunFolder(path)
+        minutes = from_first(lambda: None if run.exists() else request.minutes)  # a resumed run has its iterations
+        if from_first(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
+            return Run(run.path, from_first(run.final_scores))
+        refuse_unequal_shares(config.training.batch, world())
+        if from_first(lambda: not run.exists()):
             display.show_choices(choices)
-        from_first(lambda: held.enter_context(locked(folder, launcher())))
-        held.enter_context(deterministic(config.training.deterministic))
-        held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-        from_first(lambda: held.enter_context(labels_laid_out(config, folder)))
-        held.enter_context(checkpoints_kept(folder))
-        return train_run(config, folder, chosen, quiet, allow_change, pace if is_new else None)
+        _hold_folder(run, config, display, held)
+
+        # Open the data, check it and split it.
+        dataset = load_configured(config.data, request.listing)
+        split, quarantine = from_first(lambda: check_and_split(dataset, config, run, allow_change, display))
+        data = describe_data(dataset, split)
+        refuse_unequal(data)
+        from_first(lambda: check_same_data(run, data, allow_change, display))
+
+        # Build the trainer, with as many steps as fit into the minutes, at the checkpoint it goes on from.
+        trainer, evaluator = build(config, dataset, split, device, display)
+        if minutes is not None:
+            config = _with_minutes(config, trainer, minutes, device)
+        latest = _take_up(trainer, run, config, split)
+
+        def write_start() -> None:
+            run.write_start(config, split, data, quarantine, device)
+            trainer.checkpoints = Checkpoints(run.checkpoints)
+            step, parts = latest or (None, Parts())
+            trainer.open_log(Recorder(run.log, run.tensorboard, resume_at=step), parts.get("log", {}))
+
+        from_first(write_start)  # last: where the data or a setting is unusable, no half-started run is left
+        copy_first_(trainer.state())  # machines may differ in the last bit of a drawn weight
+
+        # Train, then leave a model, its predictions and a report.
+        display.expect(config.recipe or config.data.source, config.training.iterations)
+        try:
+            started = time.monotonic()
+            trainer.run()
+            return finish(run, config, trainer, evaluator, started)
+        finally:
+            trainer.recorder.close()
 
 
-def open_folder(folder: Path, config: Config, resume: bool, allow_change: bool, display: Display) -> Run | None:
-    """Refuses a folder that is not for this run; returns the run where it is finished already."""
-    if not is_run(folder):
-        others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        if not is_unfinished_start(others):
-            raise NPMatchError(f"{folder}: not empty and not a run; choose another --out")
-        if resume:
-            display.say(f"nothing to resume in {folder}: starting afresh")
-        return None
-    if not resume:
-        raise NPMatchError(f"{folder}: holds a run already; add --resume to go on with it, or choose another --out")
-    changed = differences(read_run_config(folder), config, HARMLESS)
-    if changed and not allow_change:
-        raise NPMatchError(
-            f"{folder}: was started with another configuration ({'; '.join(changed)}); leave the settings out, choose "
-            "another --out, or add --allow-change"
-        )
-    if changed:
-        display.warn(f"{folder}: going on with another configuration ({'; '.join(changed)})")
-    elif finished := find_finished(folder):
-        display.say(f"{folder}: finished already")
-        return finished
-    return None
-
-
-def is_unfinished_start(names: Iterable[str]) -> bool:
-    """Whether a folder holds nothing but what a run killed at its very start leaves."""
-    return all(name.removesuffix(TEMPORARY) in (LOCK, GIVEN_LABELS, *STARTED, "config.yaml") for name in names)
-
-
-def find_finished(folder: Path) -> Run | None:
-    """The run in a folder, if all that it leaves is there; killed while it wrote the last of it, it is not finished."""
-    records = read_records(folder)
-    tested = (folder / "predictions" / "test.parquet").exists()
-    needed = ["model.safetensors", "config.json", *(["report.html"] if tested else [])]
-    whole = last_record(records, "final") is not None and all((folder / name).exists() for name in needed)
-    return Run(folder, final_scores(records)) if whole else None
+def _hold_folder(run: RunFolder, config: Config, display: Display, held: ExitStack) -> None:
+    """What lasts as long as the run: its lock, the random generators, its labels, what a failing disk is told as."""
+    from_first(lambda: held.enter_context(run.locked(launcher(), display.warn)))
+    held.enter_context(deterministic(config.training.deterministic))
+    held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+    from_first(lambda: held.enter_context(given_labels_written(config, run)))
+    held.enter_context(disk_errors_name_the_checkpoints(run))
 
 
 @contextmanager
-def checkpoints_kept(folder: Path) -> Iterator[None]:
+def disk_errors_name_the_checkpoints(run: RunFolder) -> Iterator[None]:
     """A disk that fails inside is one line, which says from where the run can go on."""
     try:
         yield
     except OSError as error:  # what the loop itself cannot write it reports; this is the rest: model, table, report
-        where = error.filename or folder
         raise NPMatchError(
-            f"{where}: {error.strerror or error}; the checkpoints in {folder / 'checkpoints'} are intact: put this "
-            "right, then go on with --resume"
+            f"{error.filename or run}: {error.strerror or error}; the checkpoints in {run.checkpoints} are intact: put "
+            "this right, then go on with --resume"
         ) from error
 
 
-def train_run(
-    config: Config, folder: Path, device: torch.device, quiet: bool, allow_change: bool, minutes: float | None
-) -> Run:
-    """A run from its data to what it leaves when finished."""
-    trainer, evaluator = build_trainer(config, folder, device, quiet, allow_change, minutes)
-    config = replace(config, training=trainer.config)
-    held_out, card = evaluator.held_out, evaluator.card
-    started, calibration = time.monotonic(), None
-    try:
-        trainer.run()
-        if is_first():
-            with evaluator.ema.applied():
-                save_model(folder, trainer.algorithm.model, card)
-            saved = load_uncalibrated(folder, str(device))
-            calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
-            calibration.save(folder)
-        prediction = evaluator.predict()
-        final = evaluator.scores(prediction)
-        final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
-        if held_out is not None and prediction is not None and is_first():
-            write_test_predictions(folder, prediction, held_out, card.class_names)
-        trainer.recorder.write("final", trainer.step, final)
-    finally:
-        trainer.recorder.close()
+def check_and_split(
+    dataset: Dataset, config: Config, run: RunFolder, allow_change: bool, display: Display
+) -> tuple[Split, list[Quarantined] | None]:
+    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one.
+
+    The latter two with the files that a look at all images found unusable; None where nobody had to look.
+    """
+    d = config.data
+    if run.exists() and not (allow_change and Split.load(run.split).fingerprint != fingerprint(dataset)):
+        return Split.load(run.split, dataset), None
+    if config.training.start_from is not None:
+        return split_from_run(config, dataset), None
+    quarantine = check_images(dataset, d, display)
+    train, test = positions_of(quarantine, dataset)
+    if d.split is not None:
+        split = Split.load(Path(d.split).expanduser(), dataset)
+    else:
+        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
+    return without(split, train, test), quarantine
+
+
+def _with_minutes(config: Config, trainer: Trainer, minutes: float, device: torch.device) -> Config:
+    """The configuration with the iterations that were measured to fit into `minutes`."""
+    usual = config.training.ema
+    training = fill_minutes(trainer, minutes, device)
+    trainer.display.say(f"{training.iterations} steps should take {minutes:g} min here")
+    if training.ema < usual:
+        trainer.display.say(f"training.ema={training.ema}: so few steps do not fill an average of decay {usual}")
+    return replace(config, training=training)
+
+
+def _take_up(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
+    """The state the trainer goes on from: the run's newest checkpoint, another run's weights, or none."""
+    display, start = trainer.display, config.training.start_from
+    latest = from_first(lambda: Checkpoints(run.checkpoints).load_latest(display.warn))  # not every machine has it
+    if latest is not None:
+        restore_checkpoint(trainer, run, *latest)
+        display.say(f"resuming {run} at step {trainer.step}")
+    elif start is not None:
+        from_first(lambda: start_from_run(trainer, RunFolder(start)))
+        display.say(f"starting from {start} with {len(split.labeled)} labelled images")
+    elif from_first(run.exists):
+        display.say(f"{run}: no checkpoint yet, starting at the first step")
+    return latest
+
+
+def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluator, started: float) -> Run:
+    """What a run leaves: model, calibration, predictions and report; then the log's final line, once all are there."""
+    held_out, card, calibration = evaluator.held_out, evaluator.card, None
+    if is_first():
+        with evaluator.ema.applied():
+            save_model(run.path, trainer.algorithm.model, card)
+        saved = load_model(run.path, str(evaluator.device), calibrated=False)
+        calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
+        calibration.save(run.path)
+    prediction = evaluator.predict()
+    final = evaluator.scores(prediction)
+    final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
     if held_out is not None and prediction is not None and is_first():
+        run.write_test_predictions(prediction, held_out, card.class_names)
         tested = test_set(evaluator.dataset, evaluator.split) is not None
         found = Evaluation(config, card, held_out, prediction, honest_calibration(calibration, tested))
-        write_run_report(folder, found)
+        trainer.recorder.sync()
+        write_run_report(run.path, found, records=[*run.records(), {"kind": "final", "step": trainer.step, **final}])
+    trainer.recorder.write("final", trainer.step, final)
     wait_for_all()
-    return Run(folder, final)
-
-
-LOOKS = 10  # evaluations and checkpoints along a run of some minutes
-
-
-def build_trainer(
-    config: Config,
-    folder: Path,
-    device: torch.device,
-    quiet: bool,
-    allow_change: bool = False,
-    minutes: float | None = None,
-) -> tuple[Trainer, Evaluator]:
-    """Data → views → algorithm → loop, at the folder's newest checkpoint where it has one.
-
-    The folder is touched last: where the data or a setting turns out to be unusable, no half-started run is left.
-    With `minutes` given the trainer's configuration has as many iterations as fit into them.
-    """
-    refuse_unequal_shares(config.training.batch, world())  # before a look at all images, which may take long
-    display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
-    dataset = load_configured(config.data)
-    split, quarantine = from_first(lambda: find_split(dataset, config, folder, display, allow_change))
-    data = describe_data(dataset, split)
-    refuse_unequal(data)
-    from_first(lambda: refuse_other_data(folder, data, allow_change, display))
-    stream = None
-    if minutes is not None:
-        usual = config.training.ema
-        config, stream = paced(config, dataset, split, device, minutes)
-        display = Display(config.recipe or config.data.source, config.training.iterations, quiet)
-        display.say(f"{config.training.iterations} steps should take {minutes:g} min here")
-        if config.training.ema < usual:
-            display.say(f"training.ema={config.training.ema}: so few steps do not fill an average of decay {usual}")
-    trainer, evaluator = assemble(config, dataset, split, device, display, stream)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    latest = from_first(lambda: checkpoints.load_latest(display.warn))  # not every machine need see the folder
-    if latest is None and config.training.start_from is not None:
-        source = Path(config.training.start_from)
-        from_first(lambda: start_from(trainer, source))
-        display.say(f"starting from {source} with {len(split.labeled)} labelled images")
-    if latest is not None:
-        take_up(trainer, checkpoints.folder, *latest)  # first: a folder whose state does not fit stays as it is
-    resuming = is_run(folder)
-
-    def open_log() -> None:
-        start_folder(folder, config, split, data, quarantine, device)
-        trainer.checkpoints = checkpoints
-        step, parts = latest or (None, Parts())
-        trainer.open_log(Recorder(folder, resume_at=step), parts.get("log", {}))
-
-    from_first(open_log)
-    if latest is not None:
-        display.say(f"resuming {folder} at step {trainer.step}")
-    elif resuming:
-        display.say(f"{folder}: no checkpoint yet, starting at the first step")
-    copy_first_(trainer.state())  # machines may differ in the last bit of a drawn weight
-    return trainer, evaluator
-
-
-def take_up(trainer: Trainer, folder: Path, step: int, parts: Parts) -> None:
-    """The state of a checkpoint in `folder`."""
-    try:
-        trainer.restore(step, parts)
-    except NPMatchError as error:
-        raise NPMatchError(f"{folder}: {error}") from error
-    if step > trainer.config.iterations:
-        trainer.display.warn(
-            f"{folder}: is at step {step}, beyond training.iterations={trainer.config.iterations}: no step is left to "
-            "take, the model will be the one of that step"
-        )
-
-
-def paced(
-    config: Config, dataset: Dataset, split: Split, device: torch.device, minutes: float
-) -> tuple[Config, Stream]:
-    """`config` with the iterations that fit into `minutes`, and the stream they were measured on: it has the images."""
-    t = config.training
-    long = replace(config, training=replace(t, iterations=max(AT_LEAST, t.iterations)))
-    trainer, _ = assemble(long, dataset, split, device, Display("", 0, quiet=True))
-    measured = steps_within(minutes, trainer, device)
-    iterations = from_first(lambda: measured)
-    # An interval longer than the run would leave it without a curve, and a stopped one with nothing to go on from.
-    eval_every, checkpoint_every = (
-        interval if interval <= iterations else max(1, iterations // LOOKS)
-        for interval in (t.eval_every, t.checkpoint_every)
-    )
-    ema = filled_decay(t.ema, iterations)
-    t = replace(t, iterations=iterations, eval_every=eval_every, checkpoint_every=checkpoint_every, ema=ema)
-    return replace(config, training=t), trainer.stream
-
-
-def start_from(trainer: Trainer, run: Path) -> None:
-    """Another run's weights, as the weights and as their average; momentum and schedule stay at their beginning."""
-    load_weights(trainer.algorithm, run)
-    trainer.update.ema.load_state_dict(trainer.update.ema.live)
+    return Run(run.path, final)

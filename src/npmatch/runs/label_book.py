@@ -15,8 +15,7 @@ from npmatch.data.labels import (
 )
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-
-BOOK = "labels.csv"
+from npmatch.runs.folder import RunFolder
 
 
 class LabelBook:
@@ -28,7 +27,7 @@ class LabelBook:
 
     def __init__(self, run: str | Path, class_names: Iterable[str], known_images: Container[str] | None = None) -> None:
         """Reads what is there; with `known_images` given, no other may get a label."""
-        self.path = Path(run) / BOOK
+        self.path = RunFolder(run).labels
         self.class_names = tuple(class_names)
         self.known_images = known_images
         self._labels: dict[str, str] = {}

@@ -1,137 +1,72 @@
-"""A run that goes on from another: its weights, its split, its labels and those people have given since."""
+"""Going on with the run that a folder holds: what it refuses, and the checkpoint it takes up."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from npmatch.algorithms import Algorithm
-from npmatch.config.tree import Config, make_config, read_config_of_run
-from npmatch.data import Dataset, Split
-from npmatch.data.labels import given_as_csv, positions_by_name, read_given
-from npmatch.data.split import with_more_labels
+from npmatch.config.tree import Config, differences
+from npmatch.data.identity import changes
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
-from npmatch.heads import Bank
-from npmatch.runs.open import open_run_data
-from npmatch.training import Checkpoints, Display, load_tensors
+from npmatch.runs.folder import RunFolder
+from npmatch.training import Display, Trainer
+from npmatch.training.checkpoint import Parts
 
-GIVEN_LABELS = "given-labels.csv"  # in a run: the labels people had given before it was trained
-SHARE = 3  # the first continuation takes 1/SHARE of the iterations that training from nothing took
-KEPT_KEYS = ("data.labels", "data.validation", "data.split", "data.include_labeled", "algorithm.name", "recipe")
+# Settings that change nothing in a run's result; where the data lies is one, because what it is is compared.
+HARMLESS = (
+    "data.root",
+    "data.foreign_root",
+    "data.workers",
+    "data.resident",
+    "data.resident_share",
+    "training.on_save_error",
+)
 
 
-def continued_config(run: Path, out: Path, words: Mapping[str, Any]) -> Config:
-    """The configuration of `run` with `words` over it, for a run in `out` that starts from its weights."""
-    for key in words.keys() & set(KEPT_KEYS):
+def check_folder(run: RunFolder, config: Config, resume: bool, allow_change: bool, display: Display) -> bool:
+    """Refuses a folder that is not for this run; whether the run in it is finished already."""
+    if not run.exists():
+        if not run.holds_only_a_start():
+            raise NPMatchError(f"{run}: not empty and not a run; choose another --out")
+        if resume:
+            display.say(f"nothing to resume in {run}: starting afresh")
+        return False
+    if not resume:
+        raise NPMatchError(f"{run}: holds a run already; add --resume to go on with it, or choose another --out")
+    changed = differences(run.read_config(), config, HARMLESS)
+    if changed and not allow_change:
         raise NPMatchError(
-            f"{key}={words[key]}: a run with --resume-from keeps the split and the algorithm of {run}; leave it out, "
-            "or train a new run without --resume-from"
+            f"{run}: was started with another configuration ({'; '.join(changed)}); leave the settings out, choose "
+            "another --out, or add --allow-change"
         )
-    before = read_config_of_run(run)
-    iterations = before.training.iterations
-    if before.training.start_from is None:
-        iterations = -(-iterations // SHARE)
-    own = {
-        "training.start_from": str(run),
-        "training.iterations": iterations,
-        "data.given_labels": str(out / GIVEN_LABELS),
-    }
-    return make_config({}, {**before.flat(), **own, **words})
+    if changed:
+        display.warn(f"{run}: going on with another configuration ({'; '.join(changed)})")
+        return False
+    if run.is_finished():
+        display.say(f"{run}: finished already")
+    return run.is_finished()
 
 
-def next_folder(run: Path) -> Path:
-    """runs/photos → runs/photos-round2 → runs/photos-round3."""
-    name, _, number = run.name.rpartition("-round")
-    if name and number.isdecimal():
-        return run.with_name(f"{name}-round{int(number) + 1}")
-    return run.with_name(f"{run.name}-round2")
-
-
-def labels_so_far(run: Path, data: str | None) -> dict[str, str]:
-    """The labels people had given before `run`, and those they have given since, which win."""
-    opened = open_run_data(run, data)
-    table = opened.config.data.given_labels
-    before = {} if table is None else {row.path: row.label for row in read_given(Path(table))}
-    book = opened.book()
-    for where, labels, remedy in ((table, before, ""), (book.path, book.labels, ", or take its line out")):
-        if gone := next((name for name in labels if os.path.isabs(name) and not os.path.isfile(name)), None):
-            raise NPMatchError(f"{where}: the image {gone}, which has a label there, is gone; restore it{remedy}")
-    return before | book.labels
-
-
-@contextmanager
-def labels_laid_out(config: Config, out: Path) -> Iterator[None]:
-    """The labels so far as a file of the new run, which later changes to the book leave alone.
-
-    Taken away again where the run turns out to be impossible before it is one.
-    """
-    start, table = config.training.start_from, config.data.given_labels
-    if start is None or table is None or (out / "config.yaml").exists():
-        yield
-        return
-    content = given_as_csv(labels_so_far(Path(start), config.data.root))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(table), content)
-    except OSError as error:
-        raise NPMatchError(f"{out}: cannot be written ({error.strerror}); choose another --out") from error
-    try:
-        yield
-    finally:
-        if not (out / "config.yaml").exists():
-            Path(table).unlink(missing_ok=True)
-            with suppress(OSError):  # where something else lies there too
-                out.rmdir()
-
-
-def continued_split(config: Config, dataset: Dataset) -> Split:
-    """The split of the run it starts from, in which the images given a label since are labelled ones."""
-    start, table = Path(str(config.training.start_from)), config.data.given_labels
-    before = open_run_data(start, config.data.root)
-    place, old = positions_by_name(dataset.train), positions_by_name(before.dataset.train)
-    if dataset.class_names != before.dataset.class_names or list(place)[: len(old)] != list(old):
-        raise NPMatchError(f"training.start_from={start}: that run was trained on other images or classes")
-    given = [] if table is None else [place[row.path] for row in read_given(Path(table))]
-    return with_more_labels(before.split, dataset, torch.tensor(given, dtype=torch.int64))
-
-
-def load_weights(algorithm: Algorithm, run: Path) -> None:
-    """The state of `run`'s last checkpoint with its averaged weights; without checkpoints, its finished model."""
-    take_state(algorithm, _saved_state(run), origin=f"training.start_from={run}")
-
-
-def take_state(algorithm: Algorithm, saved: Mapping[str, Tensor], origin: str) -> None:
-    """The state of an earlier training; `origin` names it in errors.
-
-    A module whose buffers are of another number of images (a curriculum) starts afresh; weights must fit.
-    """
-    fresh = algorithm.state_dict()
-    misfits = {name for name, t in fresh.items() if name not in saved or saved[name].shape != t.shape}
-    weights = {name for name, _ in algorithm.named_parameters()}
-    if bad := misfits & weights:
+def check_same_data(run: RunFolder, data: dict[str, Any], allow_change: bool, display: Display) -> None:
+    """A run goes on with the data and the split it was started with, unless told otherwise."""
+    before = run.read_data() if run.exists() else None
+    changed = [] if before is None else changes(before, data)
+    if changed and not allow_change:
         raise NPMatchError(
-            f"{origin}: its weights do not fit this configuration ({min(bad)}); keep backbone and algorithm"
+            f"{run}: was started with other data ({'; '.join(changed)}); bring that back, choose another --out, or add "
+            "--allow-change"
         )
-    afresh = {name.rpartition(".")[0] for name in misfits}
-    fitting = {name: saved[name] for name in fresh if name in weights or name.rpartition(".")[0] not in afresh}
-    algorithm.load_state_dict({**fresh, **fitting})
-    for name, module in algorithm.named_modules():
-        if isinstance(module, Bank) and name in afresh and f"{name}.rows" in saved:
-            # Saved at another length: a finished model's bank has one row. Its mean is the first row of this one.
-            module.rows[0] = saved[f"{name}.rows"][: int(saved[f"{name}.filled"])].mean(0)
+    if changed:
+        display.warn(f"{run}: going on with other data ({'; '.join(changed)})")
 
 
-def _saved_state(run: Path) -> dict[str, Tensor]:
-    latest = Checkpoints(run / "checkpoints").load_latest(Display("", 0).warn)
-    if latest is not None:
-        return {**latest[1]["algorithm"], **latest[1]["ema"]}
-    if not (run / "model.safetensors").is_file():
-        raise NPMatchError(f"{run}: has neither a checkpoint nor a model to start from; let it train first")
-    return {f"model.{name}": t for name, t in load_tensors(run / "model.safetensors")[0].items()}
+def restore_checkpoint(trainer: Trainer, run: RunFolder, step: int, parts: Parts) -> None:
+    """Gives a trainer the state that a checkpoint of the run has kept."""
+    try:
+        trainer.restore(step, parts)
+    except NPMatchError as error:
+        raise NPMatchError(f"{run.checkpoints}: {error}") from error
+    if step > trainer.config.iterations:
+        trainer.display.warn(
+            f"{run.checkpoints}: is at step {step}, beyond training.iterations={trainer.config.iterations}: no step is "
+            "left to take, the model will be the one of that step"
+        )

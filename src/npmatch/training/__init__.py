@@ -3,7 +3,7 @@
 from npmatch.training.checkpoint import Checkpoints, Unsaved, load_tensors, save_tensors
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
-from npmatch.training.log import Meter, Recorder, Unrecorded, last_record, read_records
+from npmatch.training.log import Meter, Recorder, Unrecorded, last_record, read_log
 from npmatch.training.loop import Trainer, ViewMaker
 from npmatch.training.update import EMA, Update, filled_decay
 
@@ -22,6 +22,6 @@ __all__ = [
     "filled_decay",
     "last_record",
     "load_tensors",
-    "read_records",
+    "read_log",
     "save_tensors",
 ]

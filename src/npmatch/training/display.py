@@ -45,6 +45,10 @@ class Display:
         )
         self.task = self.progress.add_task(title, total=total, line="")
 
+    def expect(self, title: str, total: int) -> None:
+        """What is about to begin: its title, and how many steps it takes."""
+        self.progress.update(self.task, description=title, total=total)
+
     def show(self, step: int, values: dict[str, float]) -> None:
         """New numbers; those not given stay."""
         self.values.update(values)

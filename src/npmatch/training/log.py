@@ -55,17 +55,17 @@ class ScalarFile:
 class Recorder:
     """Appends lines {"kind", "step", …}; after a resume the log goes on without a gap or a repeat."""
 
-    def __init__(self, folder: Path, resume_at: int | None = None) -> None:
+    def __init__(self, path: Path, tensorboard: Path, resume_at: int | None = None) -> None:
         """Lines after step `resume_at` are forgotten, and the final one: those steps will be taken again."""
-        self.path = folder / "metrics.jsonl"
-        kept = [r for r in read_records(folder) if resume_at is not None and r["step"] <= resume_at]
+        self.path = path
+        kept = [r for r in read_log(path) if resume_at is not None and r["step"] <= resume_at]
         kept = [r for r in kept if r["kind"] != "final"]
         write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
         self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self.whole = self.path.stat().st_size  # bytes of lines that are whole
         self.waiting = b""  # lines that could not be written yet
         self.lines = len(kept)
-        self.curves = ScalarFile(folder / "tensorboard", purge_step=resume_at or 0)
+        self.curves = ScalarFile(tensorboard, purge_step=resume_at or 0)
         self.seconds_before = max((r.get("seconds", 0.0) for r in kept), default=0.0)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -120,9 +120,8 @@ class Unrecorded(Recorder):
         """Nothing to close."""
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; an end torn by a crash is left out."""
-    path = folder / "metrics.jsonl"
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; an end torn by a crash is left out."""
     if not path.exists():
         return []
     try:

@@ -23,6 +23,7 @@ from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
 from npmatch.training.interrupt import Agreement, listening
 from npmatch.training.log import Meter, Recorder, Watch
+from npmatch.training.nonfinite import NotFiniteError
 from npmatch.training.speed import CapturedStep
 from npmatch.training.update import Update
 from npmatch.types import Batch, Views
@@ -142,10 +143,11 @@ class Trainer:
             self.display.warn(f"step {self.step}: {name} was not finite in the log, though the loss was")
         number, longest, first = self.update.bad_steps.read()
         if longest >= self.config.max_bad_steps:
-            raise NPMatchError(
-                f"{first} was not finite, and so it went {longest} steps in a row before step {self.step}; weights and "
-                "all other state were kept from it. Lower training.learning_rate or set training.clip=3, then go on "
-                "with --resume --allow-change"
+            raise NotFiniteError(
+                f"{first} was not finite",
+                f"and so it went {longest} steps in a row before step {self.step}; weights and all other state were "
+                "kept from it. Lower training.learning_rate or set training.clip=3, then go on with --resume "
+                "--allow-change",
             )
         if number:
             means["bad_steps"] = number

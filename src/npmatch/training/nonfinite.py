@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from npmatch.errors import NPMatchError
 from npmatch.types import Step
+
+
+class NotFiniteError(NPMatchError):
+    """Too many steps in a row were bad; `what` names the quantity, and the rest of the message what to do."""
+
+    def __init__(self, what: str, rest: str) -> None:
+        """Both in words."""
+        super().__init__(f"{what}, {rest}")
+        self.what = what
 
 
 class Copy:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from npmatch.compare.results import read_record
 from npmatch.metrics import risk_coverage
 from npmatch.report import RunRecord, charts, curves
 from npmatch.report.style import PALETTE
+from npmatch.runs.evaluate import read_record
+from npmatch.runs.folder import RunFolder
 
 # A figure opened on its own is a document of this origin: it may have its colours, and nothing else.
 FIGURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -67,7 +68,8 @@ class FigureBook:
 
     def version(self) -> str:
         """Changes when the log or the test predictions do."""
-        stamps = [_stamp(self.folder / name) for name in ("metrics.jsonl", "predictions/test.parquet")]
+        run = RunFolder(self.folder)
+        stamps = [_stamp(path) for path in (run.log, run.test_predictions)]
         return "-".join(f"{stamp:x}" for stamp in stamps)
 
     def drawings(self) -> dict[str, str]:
@@ -82,7 +84,7 @@ class FigureBook:
 
 def draw_figures(folder: Path) -> dict[str, str]:
     """All figures of a run as it is now."""
-    record = read_record(folder)
+    record = read_record(RunFolder(folder))
     has_model = len(record.y) > 0
     shown = {name: str(figure.draw(record)) for name, figure in FIGURES.items() if has_model or not figure.needs_model}
     return {name: stand_alone(drawing) for name, drawing in shown.items() if drawing}

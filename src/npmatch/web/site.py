@@ -13,13 +13,12 @@ from torch import Tensor
 from npmatch.config.tree import read_config_file
 from npmatch.data import decode_image
 from npmatch.errors import NPMatchError
-from npmatch.files import is_locked
 from npmatch.predict.batches import describe_batch
-from npmatch.predict.classifier import Classifier, load
+from npmatch.predict.classifier import Classifier
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import is_crisp, png_data_uri
-from npmatch.runs.open import RunData, open_run_data
-from npmatch.training import read_records
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.training.log import final_scores
 from npmatch.types import Prediction
 from npmatch.web.answer import Neighbours, labeled_neighbours, make_decider, picture, remarks, uncertainty
@@ -37,10 +36,11 @@ class Site:
 
     def __init__(self, folder: Path, data: Path | None = None, device: str | None = None) -> None:
         """Only looks whether there is a run; `data` where its images have moved."""
-        if not (folder / "config.yaml").is_file():
+        self.run = RunFolder(folder)
+        if not self.run.exists():
             raise NPMatchError(f"{folder}: no such run")
         self.folder, self._data, self._device = folder, data, device
-        self.iterations = read_config_file(folder / "config.yaml").get("training.iterations")
+        self.iterations = read_config_file(self.run.config).get("training.iterations")
         self.figures = FigureBook(folder)
         self.problem: str | None = None  # why something is missing, for the page to say
         self.classifier: Classifier | None = None
@@ -61,14 +61,9 @@ class Site:
         if self._thread.is_alive():
             self._thread.join()
 
-    @property
-    def has_model(self) -> bool:
-        """Whether the run has left a model."""
-        return (self.folder / "config.json").exists() and (self.folder / "model.safetensors").exists()
-
     def _prepare(self) -> None:
-        """Waits for the model, loads it, then the images, and orders these by uncertainty."""
-        while not self.has_model:
+        """Waits for the end of the run, loads its model, then the images, and orders these by uncertainty."""
+        while not self.run.is_finished():
             if self._stop.wait(LOOK_AGAIN):
                 return
         try:
@@ -171,13 +166,13 @@ class Site:
         """Whether the run is being trained, has stopped on the way, or has a model, opened or not yet."""
         if self.classifier is not None:
             return "ready"
-        if self.has_model:
+        if self.run.is_finished():
             return "opening"
-        return "training" if is_locked(self.folder) else "stopped"
+        return "training" if self.run.is_locked() else "stopped"
 
     def _records(self) -> list[dict[str, Any]]:
         """The log, read again only where it has grown."""
         version = self.figures.version()
         if self._log[0] != version:
-            self._log = version, read_records(self.folder)
+            self._log = version, self.run.records()
         return self._log[1]

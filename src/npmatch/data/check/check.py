@@ -12,7 +12,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,11 @@ from npmatch.data.check.duplicates import SIDE, find_copies, find_look_alikes
 from npmatch.data.check.findings import KINDS, DataReport, Finding, Quarantined
 from npmatch.data.check.inspection import Inspection, inspect_files
 from npmatch.data.loading import default_workers
-from npmatch.data.sources.folders import list_folder
 from npmatch.data.sources.listing import ListedFile, Listing
-from npmatch.data.sources.tables import list_csv
-from npmatch.errors import NPMatchError
 
 WANTED_LABELS = 4  # per class: the fewest the literature works with
 IMBALANCE = 5  # times as many labels in the largest class as in the smallest
 PLAIN_NAME = re.compile(r"(?!-)[\w.,+=@()\[\]#&~%-]+")
-
-
-def list_data(path: Path) -> Listing:
-    """An image folder or a CSV, as `train --data` takes them."""
-    if not path.exists():
-        raise NPMatchError(f"{path}: no such file or folder; give an image folder or a CSV with the columns path,label")
-    if path.is_file() and path.suffix.lower() != ".csv":
-        raise NPMatchError(f"{path}: give an image folder, or a CSV whose name ends in .csv")
-    return list_csv(path) if path.is_file() else list_folder(path)
 
 
 def check_data(

@@ -33,11 +33,6 @@ RAW = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")  # a came
 UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico", *RAW)
 
 
-def read_folder(root: Path, size: int) -> Dataset:
-    """`labeled/<class>/**`, `unlabeled/**` and, where there is one, `test/<class>/**` under `root`."""
-    return list_folder(root).dataset("folder", size)
-
-
 def read_imagenet(root: Path, size: int) -> Dataset:
     """`train/<wnid>/*` and `val/<wnid>/*` under `root`, every training image with its label."""
     class_folders(root / "val")  # the published archive has no class folders here; say so before hours are spent
@@ -48,7 +43,10 @@ def read_imagenet(root: Path, size: int) -> Dataset:
 
 
 def list_folder(root: Path) -> Listing:
-    """What lies in a user's folder; its faults are collected, not raised."""
+    """`labeled/<class>/**`, `unlabeled/**` and, where there is one, `test/<class>/**` under a user's `root`.
+
+    Faults are collected, not raised.
+    """
     listing = Listing(root)
     _note_others(listing)
     try:

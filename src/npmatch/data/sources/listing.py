@@ -49,17 +49,25 @@ class Listing:
         """Remembers what somebody should look at."""
         self.remarks.setdefault(kind, []).append(name)
 
-    def dataset(self, name: str, size: int, missing_ok: bool = False) -> Dataset:
+    def dataset(self, name: str, size: int, missing_ok: bool = False) -> ListedDataset:
         """The images, decoded when they are asked for; fails with the first fault."""
         faults = self.faults + ([] if missing_ok else list(self.missing.values()))
         if faults:
             raise NPMatchError(faults[0])
         train = self._images([file for file in self.files if file.part != "test"], size)
         test = self._images([file for file in self.files if file.part == "test"], size)
-        mean, std = IMAGENET_MEAN, IMAGENET_STD
-        return Dataset(name, tuple(self.classes), train, test if len(test) else None, mean, std)
+        return ListedDataset(
+            name, tuple(self.classes), train, test if len(test) else None, IMAGENET_MEAN, IMAGENET_STD, self
+        )
 
     def _images(self, files: list[ListedFile], size: int) -> ImageSet:
         number = {"": -1} | {name: label for label, name in enumerate(self.classes)}
         labels = torch.tensor([number[file.label] for file in files], dtype=torch.int64)
         return ImageSet(FileImages([self.path(file) for file in files], size), labels, [file.name for file in files])
+
+
+@dataclass
+class ListedDataset(Dataset):
+    """A data set of files that remembers their listing, so that nobody has to walk the folder again."""
+
+    listing: Listing = field(default_factory=lambda: Listing(Path()))

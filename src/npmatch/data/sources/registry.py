@@ -14,9 +14,10 @@ from torch import Tensor
 from npmatch.data.images import ArrayImages
 from npmatch.data.sources.benchmarks import read_digits, read_stl10, read_svhn
 from npmatch.data.sources.cifar import read_cifar10, read_cifar100
-from npmatch.data.sources.folders import read_folder, read_imagenet
+from npmatch.data.sources.folders import list_folder, read_imagenet
+from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.mnist import locate_fashion_mnist, read_fashion_mnist, read_mnist
-from npmatch.data.sources.tables import read_csv
+from npmatch.data.sources.tables import list_csv
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.types import Dataset, ImageSet, ImageStore
 from npmatch.user_code import import_name
@@ -25,10 +26,11 @@ from npmatch.user_code import import_name
 class Source(NamedTuple):
     """How a data set is read, and what its reader looks for."""
 
-    read: Callable[..., Dataset]  # of (), (root) or (root, size): what it `expects`, and whether it has a `size`
+    read: Callable[..., Dataset] | None = None  # of (), (root) or (root, size): what it `expects`, and its `size`
     expects: str = ""  # the files under root, in words
     size: int | None = None  # the side images are stored at unless told; None where they have one of their own
     locate: Callable[[Path | None], Path | None] = lambda root: root  # where to look, given $NPMATCH_DATA alone
+    list_files: Callable[[Path], Listing] | None = None  # in place of `read`, for files of a user's own
 
 
 IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or .gz"
@@ -43,26 +45,45 @@ SOURCES = {
     ),
     "mnist": Source(read_mnist, IDX_FILES),
     "imagenet": Source(read_imagenet, "train/<wnid>/ and val/<wnid>/", size=256),
-    "folder": Source(read_folder, "labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64),
-    "csv": Source(read_csv, "the CSV file itself, with the columns path,label", size=64),
+    "folder": Source(expects="labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64, list_files=list_folder),
+    "csv": Source(expects="the CSV file itself, with the columns path,label", size=64, list_files=list_csv),
 }
 
 
 def load_dataset(
-    source: str, root: Path | None = None, image_size: int | None = None, missing_ok: bool = False
+    source: str,
+    root: Path | None = None,
+    image_size: int | None = None,
+    missing_ok: bool = False,
+    listing: Listing | None = None,
 ) -> Dataset:
     """A built-in source, or 'package.module:function'; `root` defaults to $NPMATCH_DATA.
 
     `image_size` is the side in pixels that images in files are scaled to; other sets have their own. With `missing_ok`
-    a CSV may list files that are not there, as long as nobody asks for them.
+    a CSV may list files that are not there, as long as nobody asks for them. With `listing`, a folder or a CSV is taken
+    as it was listed before, and not walked again.
     """
     root = find_root(source, root)
     if ":" in source:
         return _checked(import_name(source, "data source")(root), source)
-    return _checked(_read_builtin(source, root, image_size, missing_ok), source)
+    return _checked(_read_builtin(source, root, image_size, missing_ok, listing), source)
 
 
-def find_root(source: str, root: Path | None) -> Path | None:
+def is_listed(source: str) -> bool:
+    """Whether a source consists of a user's own files, which are listed and checked before they are read."""
+    return source in SOURCES and SOURCES[source].list_files is not None
+
+
+def list_data(path: Path) -> Listing:
+    """An image folder or a CSV, as `train --data` takes them."""
+    if not path.exists():
+        raise NPMatchError(f"{path}: no such file or folder; give an image folder or a CSV with the columns path,label")
+    if path.is_file() and path.suffix.lower() != ".csv":
+        raise NPMatchError(f"{path}: give an image folder, or a CSV whose name ends in .csv")
+    return list_csv(path) if path.is_file() else list_folder(path)
+
+
+def find_root(source: str, root: str | Path | None) -> Path | None:
     """Where a source's files are: as told, or $NPMATCH_DATA, unless the source knows a better place."""
     if root is not None:
         return Path(root).expanduser()
@@ -71,7 +92,9 @@ def find_root(source: str, root: Path | None) -> Path | None:
     return SOURCES[source].locate(default) if source in SOURCES else default
 
 
-def _read_builtin(name: str, root: Path | None, image_size: int | None, missing_ok: bool) -> Dataset:
+def _read_builtin(
+    name: str, root: Path | None, image_size: int | None, missing_ok: bool, listing: Listing | None
+) -> Dataset:
     if name == "folder" and root is not None and root.suffix.lower() == ".csv":
         name = "csv"
     if name not in SOURCES:
@@ -79,12 +102,13 @@ def _read_builtin(name: str, root: Path | None, image_size: int | None, missing_
     if image_size is not None and image_size < 1:
         raise NPMatchError(f"image_size={image_size}: give the side in pixels, 1 or more")
     source = SOURCES[name]
-    arguments: list[Path | int] = []
-    if source.expects:
-        arguments.append(_existing(root, name, source.expects))
-    if source.size is not None:
-        arguments.append(source.size if image_size is None else image_size)
-    dataset = source.read(*arguments, **({"missing_ok": missing_ok} if name == "csv" else {}))
+    size = source.size if image_size is None else image_size
+    if source.list_files is not None and size is not None:
+        found = listing or source.list_files(_existing(root, name, source.expects))
+        return found.dataset(name, size, missing_ok)
+    assert source.read is not None
+    arguments: list[Path | int] = [_existing(root, name, source.expects)] if source.expects else []
+    dataset = source.read(*arguments, *([size] if source.size is not None and size is not None else []))
     if image_size not in (None, dataset.train.images.shape[-1]):
         own = dataset.train.images.shape[-1]
         raise NPMatchError(f"image_size={image_size}: the images of {name} are {own} pixels wide; leave it out")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.errors import NPMatchError
-from npmatch.types import Dataset
 
 SEPARATORS = ",;\t"  # where the comma stands in numbers, a spreadsheet's CSV has semicolons
 WANTED = ("path", "label")
@@ -68,13 +67,11 @@ class Row(NamedTuple):
     split: str  # train or test
 
 
-def read_csv(table: Path, size: int, missing_ok: bool = False) -> Dataset:
-    """The images of `table`; classes are the labels of its training rows, sorted."""
-    return list_csv(table).dataset("csv", size, missing_ok)
-
-
 def list_csv(table: Path) -> Listing:
-    """The files that `table` names; a table that cannot be read is an error, other faults are collected."""
+    """The files that `table` names; classes are the labels of its training rows, sorted.
+
+    A table that cannot be read is an error, other faults are collected.
+    """
     if table.is_dir():
         raise NPMatchError(f"{table}: a folder; name the CSV in it, with the columns path,label")
     if not table.is_file():
