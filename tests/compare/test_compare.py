@@ -29,10 +29,11 @@ from npmatch.compare import (
 from npmatch.compare import (
     pace as calibration,
 )
-from npmatch.compare.jobs import StoppedError, last_step, locked, problem_of
+from npmatch.compare.jobs import StoppedError, last_step, problem_of
 from npmatch.compare.results import run_folder
 from npmatch.config.resolve import resolve_config
 from npmatch.errors import NPMatchError
+from npmatch.files import locked
 from npmatch.runs.folder import RunFolder
 from npmatch.training import pace
 
@@ -185,10 +186,10 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_goes_on(tmp_path):
 
 
 def test_two_comparisons_never_work_in_one_folder(tmp_path, capsys):
-    with locked(tmp_path / ".lock"):
+    with locked(tmp_path, inherited=True):
         assert main(["compare", "digits-40", "--algorithms", "supervised", "--out", str(tmp_path)]) == 2
-    assert "another comparison is at work here" in capsys.readouterr().err
-    with locked(tmp_path / ".lock"):
+    assert "another process is at work in this folder" in capsys.readouterr().err
+    with locked(tmp_path, inherited=True):
         pass
 
 
@@ -290,7 +291,7 @@ def test_other_settings_in_the_same_folder_are_refused(made_up, words, message, 
 
 
 def test_runs_that_did_not_learn_from_the_same_images_are_not_compared(made_up):
-    path = run_folder(made_up, PLAN.variants[1], 0) / "split.json"
+    path = run_folder(made_up, PLAN.variants[1], 0).split
     path.write_text(path.read_text().replace("[0]", "[7]"))
     with pytest.raises(NPMatchError, match="did not learn from the same images"):
         carry_out(PLAN, made_up)
@@ -343,11 +344,11 @@ def test_iterations_for_divides_the_minutes_by_the_time_of_a_step(monkeypatch):
         take_step=take_step,
         stream=SimpleNamespace(batches=lambda start, stop: range(start, stop)),
         algorithm=SimpleNamespace(train=lambda: None),
-        recorder=SimpleNamespace(close=lambda: None),
+        state=list,
     )
-    monkeypatch.setattr(calibration, "build_trainer", lambda *args, **kwargs: (trainer, None))
+    monkeypatch.setattr(compare_pace, "build", lambda *args: (trainer, None))
     monkeypatch.setattr(pace.time, "monotonic", lambda: clock.now)
-    assert calibration.iterations_for(resolve_config("digits-40"), 2, "cpu") == 480
+    assert compare_pace.iterations_for(resolve_config("digits-40"), 2, "cpu") == 480
     assert clock.step < pace.WARM_UP + pace.MOST_STEPS  # it has seen enough before
 
 
@@ -391,7 +392,7 @@ def test_different_labels_are_meant_to_have_different_splits(tmp_path, monkeypat
     key = "data.labels"
     plan = Plan("digits-40", tuple(Variant("npmatch", ((key, n),)) for n in ("20", "40")), (0,), swept=key)
     make_runs(plan, tmp_path, {"20": 9.0, "40": 5.0})
-    path = run_folder(tmp_path, plan.variants[1], 0) / "split.json"
+    path = run_folder(tmp_path, plan.variants[1], 0).split
     path.write_text(path.read_text().replace("[0]", "[0, 7]"))
     assert len(carry_out(plan, tmp_path).rows()) == 2
 

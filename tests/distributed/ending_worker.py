@@ -102,7 +102,7 @@ def unreadable(at: int):
 def data_of(root: Path):
     """A machine on which other images lie in the place of the data."""
     load = start.load_configured
-    return patch.object(start, "load_configured", lambda config: load(replace(config, root=str(root))))
+    return patch.object(start, "load_configured", lambda config, listing: load(replace(config, root=str(root))))
 
 
 def full_disk():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from npmatch import Algorithm
 from npmatch.config.resolve import resolve_config
 from npmatch.data import load_dataset, make_split
-from npmatch.runs.build import assemble
+from npmatch.runs.build import build
 from npmatch.training import Display, save_tensors
 from npmatch.types import Batch, Step
 
@@ -84,7 +84,7 @@ def train_case(name: str) -> dict[str, torch.Tensor]:
     config = resolve_config("digits-40", algorithm=algorithm, overrides={**sizes, **settings})
     dataset = load_dataset("digits")
     split = make_split(dataset, config.data.labels, config.seed)
-    trainer, _ = assemble(config, dataset, split, torch.device("cpu"), Display("", 0, quiet=True))
+    trainer, _ = build(config, dataset, split, torch.device("cpu"), Display("", 0, quiet=True))
     trainer.algorithm.double().train()  # buffers that were given in float32 as well
     trainer.make_views = in_double(trainer.make_views)
     values: dict[str, list[float]] = {}
