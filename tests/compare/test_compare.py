@@ -27,7 +27,7 @@ from npmatch.compare import (
     sweep,
 )
 from npmatch.compare import (
-    pace as calibration,
+    pace as compare_pace,
 )
 from npmatch.compare.jobs import StoppedError, last_step, problem_of
 from npmatch.compare.results import run_folder
