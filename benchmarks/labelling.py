@@ -143,7 +143,7 @@ def train_round(
     with evaluator.ema.applied():
         state = {name: t.clone() for name, t in trainer.algorithm.state_dict().items()}
         model = deepcopy(trainer.algorithm.model)
-    return Round(split, state, Classifier(model, evaluator.card, device), error)
+    return Round(split, state, Classifier(model, evaluator.spec, device), error)
 
 
 def make_row(strategy: str, seed: str, counts: list[int], errors: list[float]) -> dict[str, Any]:

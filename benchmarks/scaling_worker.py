@@ -20,7 +20,7 @@ from benchmarks.timing import finish
 from npmatch.config.resolve import resolve_config
 from npmatch.distributed.collective import traffic
 from npmatch.distributed.devices import choose_device
-from npmatch.distributed.ranks import from_all, group, is_first, world
+from npmatch.distributed.ranks import all_gather_object, is_rank_zero, process_group, world_size
 from npmatch.errors import NPMatchError, ToldElsewhereError
 
 WARM_UP = 3  # steps
@@ -29,7 +29,7 @@ WARM_UP = 3  # steps
 def measure_here(result: Path, steps: int, device: torch.device, words: list[str]) -> None:
     """Times `steps` training steps in this process; the first rank writes the row of the table to `result`."""
     torch.set_num_threads(1)
-    with group(device):
+    with process_group(device):
         config = resolve_config(words[0], overrides=words[1:])
         config = replace(config, training=replace(config.training, iterations=2**20))  # so that the stream does not end
         train_step = make_train_step(config, synthetic_dataset(config), device)
@@ -42,9 +42,9 @@ def measure_here(result: Path, steps: int, device: torch.device, words: list[str
             train_step()
         finish(str(device))
         seconds = (time.perf_counter() - start) / steps
-        shares = from_all(traffic.seconds / steps / seconds)
+        shares = all_gather_object(traffic.seconds / steps / seconds)
         row = {
-            "ranks": world(),
+            "ranks": world_size(),
             "milliseconds": 1000 * seconds,
             "images": train_step.images,
             "images_per_second": train_step.images / seconds,
@@ -52,7 +52,7 @@ def measure_here(result: Path, steps: int, device: torch.device, words: list[str
             "collectives": traffic.collectives / steps,
             "megabytes": traffic.sent / steps / 1e6,
         }
-        if is_first():
+        if is_rank_zero():
             result.write_text(json.dumps(row))
 
 

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
             classifier = load(folder, "cpu")
             assert isinstance(classifier.model.head, NeuralProcessHead), f"{folder} is not an NP-Match run"
             change(classifier.model.head)
-            prediction = predict_store(classifier.model, held_out.images, classifier.card, classifier.device, 1024)
+            prediction = predict_store(classifier.model, held_out.images, classifier.spec, classifier.device, 1024)
             results.append(scores(prediction, held_out.labels))
         error, nll, uce = (sum(getattr(r, key) for r in results) / len(results) for key in ("error", "nll", "uce"))
         table.add_row(name, f"{error:.2f} %", f"{nll:.3f}", f"{uce:.2f} %")

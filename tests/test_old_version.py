@@ -49,7 +49,7 @@ def test_a_finished_run_is_evaluated_and_predicts_what_it_did(archive):
     found = npmatch.evaluate_run(run.path, device="cpu")
     torch.testing.assert_close(found.prediction.probs, stored.probs, rtol=1e-4, atol=1e-5)
     assert torch.equal(found.held_out.labels, labels)
-    assert list(found.card.class_names) == class_names
+    assert list(found.spec.class_names) == class_names
     assert found.scores["error"] == pytest.approx(run.final_scores()["error"])
     assert found.temperature is not None
     assert npmatch.fit(out=run.path, resume=True, quiet=True).scores == run.final_scores()

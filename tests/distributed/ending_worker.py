@@ -82,8 +82,8 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
 def waiting(seconds: float, timeout: float) -> str:
     """What the first rank makes, though it takes longer than collectives wait for one another."""
     impatient = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
-    with patch.object(dist, "init_process_group", impatient), ranks.group(torch.device("cpu")):
-        return ranks.from_first(lambda: time.sleep(seconds) or "made")
+    with patch.object(dist, "init_process_group", impatient), ranks.process_group(torch.device("cpu")):
+        return ranks.on_rank_zero(lambda: time.sleep(seconds) or "made")
 
 
 def unreadable(at: int):

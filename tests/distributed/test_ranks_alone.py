@@ -11,8 +11,15 @@ from torch import nn
 
 from benchmarks.scaling import bench_scaling
 from benchmarks.scaling_worker import measure_here
-from npmatch.distributed.collective import average_, everyones_parts, mine, traffic
-from npmatch.distributed.ranks import from_all, from_first, is_first, largest, launcher, world
+from npmatch.distributed.collective import all_gather_parts, all_reduce_mean_, local_rows, traffic
+from npmatch.distributed.ranks import (
+    all_gather_object,
+    all_reduce_max,
+    is_rank_zero,
+    launcher_id,
+    on_rank_zero,
+    world_size,
+)
 from npmatch.errors import NPMatchError
 from npmatch.heads import SyncNorm, frozen_statistics, synchronise_norms
 from npmatch.runs.fit import fit
@@ -65,17 +72,23 @@ def test_a_norm_with_a_way_of_its_own_is_refused():
 
 def test_words_are_the_identity_and_are_counted(alone):
     rows = torch.randn(6, 2, requires_grad=True)
-    first, second = everyones_parts(rows, [2, 4])
+    first, second = all_gather_parts(rows, [2, 4])
     assert torch.equal(torch.cat([first, second]), rows)
     (2 * first.sum() + 3 * second.sum()).backward()
     assert rows.grad[:, 0].tolist() == [2, 2, 3, 3, 3, 3]
-    assert torch.equal(mine(rows), rows)
+    assert torch.equal(local_rows(rows), rows)
     held = [torch.randn(3, 4), torch.randn(())]
     kept = [t.clone() for t in held]
-    average_(held)
+    all_reduce_mean_(held)
     torch.testing.assert_close(held, kept)
     assert (traffic.collectives, traffic.sent) == (2, 6 * 2 * 4 + 13 * 4)
-    assert (world(), is_first(), largest(7), from_all("a"), from_first(lambda: 3)) == (1, True, 7, ["a"], 3)
+    assert (world_size(), is_rank_zero(), all_reduce_max(7), all_gather_object("a"), on_rank_zero(lambda: 3)) == (
+        1,
+        True,
+        7,
+        ["a"],
+        3,
+    )
 
 
 def test_a_step_sends_what_the_documentation_says(alone, tmp_path):
@@ -112,7 +125,7 @@ def test_the_bench_refuses_in_one_line(monkeypatch):
 
 
 def test_a_batch_that_does_not_divide_is_refused_before_a_look_at_the_images(monkeypatch, tmp_path):
-    monkeypatch.setattr("npmatch.runs.fit.world", lambda: 2)
+    monkeypatch.setattr("npmatch.runs.fit.world_size", lambda: 2)
     monkeypatch.setattr("npmatch.runs.fit.load_configured", lambda _: pytest.fail("looked"))
     with pytest.raises(NPMatchError, match=r"training\.batch=15: 2 ranks take equal shares; use 14 or 16"):
         fit("digits-40", out=tmp_path / "run", device="cpu", overrides={"training.batch": 15}, quiet=True)
@@ -121,13 +134,13 @@ def test_a_batch_that_does_not_divide_is_refused_before_a_look_at_the_images(mon
 
 def test_a_torchrun_is_known_again_over_its_restarts(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert launcher() == ""
+    assert launcher_id() == ""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # which every torchrun may be called
     known = []
     for folder in ("/tmp/a/none_x/attempt_0", "/tmp/a/none_x/attempt_1", "/tmp/b/none_y/attempt_0"):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"{folder}/0/error.json")
-        known.append(launcher())
+        known.append(launcher_id())
     assert known[0] == known[1] != known[2]
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
-    assert launcher() == launcher() != ""
+    assert launcher_id() == launcher_id() != ""

@@ -65,7 +65,7 @@ def test_predictions_are_aligned_with_equal_classes_where_labels_are_balanced(la
     y = np.full(60, -1)
     y[: len(known)] = data.target[known]
     X = np.concatenate([data.images[known], data.images[100 : 160 - len(known)]]) / 16
-    assert quick().fit(X, y).classifier_.card.algorithm_config["alignment"] is aligned
+    assert quick().fit(X, y).classifier_.spec.algorithm_config["alignment"] is aligned
 
 
 def test_images_flat_rows_and_bytes_are_one_thing(digits):
@@ -91,7 +91,7 @@ def test_colour_and_oblong_images(digits):
     X[y == 0] //= 4
     fitted = quick().fit(X, y)
     assert fitted.image_shape_ == (9, 12, 3)
-    assert fitted.classifier_.card.stored_side == 12
+    assert fitted.classifier_.spec.stored_side == 12
     assert fitted.predict_proba(X).shape == (40, 2)
 
 

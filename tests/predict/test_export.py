@@ -20,7 +20,7 @@ from npmatch.cli import main
 from npmatch.data import load_dataset
 from npmatch.decide import Calibration
 from npmatch.predict.export import export_onnx
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.types import Task
 from tiny import train_tiny
 
@@ -32,11 +32,11 @@ def made_up(algorithm: str = "fixmatch", channels: int = 3, stored_side: int = 1
     """A classifier with random weights."""
     torch.manual_seed(0)
     names = ("ape", "bär", "<cat>")
-    card = ModelCard(algorithm, {}, {}, names, channels, stored_side, side, (0.4,) * channels, (0.2,) * channels, 6)
+    spec = ModelSpec(algorithm, {}, {}, names, channels, stored_side, side, (0.4,) * channels, (0.2,) * channels, 6)
     cls = ALGORITHMS[algorithm]
     backbone = backbone if backbone is not None else SmallCNN(4, in_channels=channels)
     model = cls.make_model(backbone, Task(names, 6, 0), cls.Config())
-    return npmatch.Classifier(model, card, torch.device("cpu"))
+    return npmatch.Classifier(model, spec, torch.device("cpu"))
 
 
 def test_the_runs_temperature_is_in_the_file(tmp_path):

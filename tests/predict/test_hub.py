@@ -47,15 +47,15 @@ def test_the_command_writes_the_same_folder(tiny_run, saved, tmp_path, capsys):
 
 
 def test_huggingface_hub_reads_the_card(tiny_run, saved):
-    card = huggingface_hub.ModelCard.load(saved / "README.md")
-    assert card.data.library_name == "npmatch"
-    assert card.data.pipeline_tag == "image-classification"
-    found = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    spec = huggingface_hub.ModelCard.load(saved / "README.md")
+    assert spec.data.library_name == "npmatch"
+    assert spec.data.pipeline_tag == "image-classification"
+    found = {result.metric_type: result.metric_value for result in spec.data.eval_results}
     assert found["accuracy"] == pytest.approx(1 - tiny_run.scores["error"] / 100, abs=1e-4)
     assert found["ece"] == pytest.approx(tiny_run.scores["ece"] / 100, abs=1e-4)
     for words in ("40 labels", "1,437 images", "## Intended use", "## Limits", "from_pretrained", "360"):
-        assert words in card.content
-    assert str(tiny_run.folder.parent) not in card.content
+        assert words in spec.content
+    assert str(tiny_run.folder.parent) not in spec.content
 
 
 @pytest.mark.parametrize("value", ["NaN", float("nan"), None, [1], "Infinity"])
@@ -65,10 +65,10 @@ def test_a_score_that_is_no_number_counts_as_not_measured(tiny_run, tmp_path, ca
     *lines, final = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({**json.loads(final), "error": value}), ""]))
     assert main(["export", str(run), "--format", "hub", "-o", str(tmp_path / "model")]) == 0
-    card = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
-    assert "accuracy" not in [result.metric_type for result in card.data.eval_results]
-    assert "Not measured" in card.content
-    assert "its error is not known" in card.content
+    spec = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert "accuracy" not in [result.metric_type for result in spec.data.eval_results]
+    assert "Not measured" in spec.content
+    assert "its error is not known" in spec.content
     capsys.readouterr()
     assert main(["train", "--out", str(run), "--resume"]) == 0
     assert main(["train", "--out", str(run), "--resume", "--json"]) == 0
@@ -103,9 +103,9 @@ def test_a_card_survives_being_saved_again(saved, tmp_path):
 def test_names_of_classes_cannot_break_the_card():
     names = ("`a`", "<script>alert(1)</script>", "b\n---\nlicense: mit", *map(str, range(100)))
     text = model_card(ModelFacts("npmatch", "cnn", names, 3, 32, 30), "me/model")
-    card = huggingface_hub.ModelCard(text)
-    assert card.data.eval_results is None
-    assert card.data.license is None
+    spec = huggingface_hub.ModelCard(text)
+    assert spec.data.eval_results is None
+    assert spec.data.license is None
     assert "<script>" not in text
     assert "Not measured" in text
     assert "and 53 more" in text

@@ -13,7 +13,7 @@ from PIL import Image
 
 import npmatch
 from npmatch.data import load_dataset
-from npmatch.data.identity import changes, describe_data
+from npmatch.data.fingerprint import changes, describe_data
 from npmatch.data.split import make_split
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
@@ -56,7 +56,7 @@ def test_a_setting_that_changes_no_result_is_no_change(stopped, tiny_run):
 def test_other_pixels_are_refused_unless_allowed(stopped, monkeypatch):
     digits = load_dataset("digits")
     digits.train.images.pixels[700] += 1
-    monkeypatch.setattr("npmatch.data.identity.IMAGES", 10_000)
+    monkeypatch.setattr("npmatch.data.fingerprint.IMAGES", 10_000)
     edit_json(stopped / "data.json", **describe_data(load_dataset("digits"), make_split_of(stopped)))
     monkeypatch.setattr("npmatch.runs.fit.load_configured", lambda *a: digits)
     with pytest.raises(NPMatchError, match=r"other data \(contents changed\).*--allow-change"):

@@ -60,7 +60,7 @@ def test_a_calibrated_run_answers_at_its_temperature_and_says_what_follows(run_f
     """Held-out answers that are far too sure: a temperature above 1, and nothing sure enough to be kept."""
     raw = npmatch.load(run_folder, "cpu")
     image = decode_image(io.BytesIO(picture_bytes()), 16)[None]
-    prediction, _ = describe_batch(raw.model, image, raw.card, raw.device)
+    prediction, _ = describe_batch(raw.model, image, raw.spec, raw.device)
     g = torch.Generator().manual_seed(0)
     y = torch.randint(3, (200,), generator=g)
     said = torch.where(torch.rand(200, generator=g) < 0.6, y, (y + 1) % 3)
@@ -90,7 +90,7 @@ def test_neighbours_are_the_labelled_images_of_largest_cosine(client, site):
     classifier, train = site.classifier, site.labelling.train
     labelled = (train.labels >= 0).nonzero().flatten()
     described = [
-        describe_batch(classifier.model, x, classifier.card, classifier.device)[1]
+        describe_batch(classifier.model, x, classifier.spec, classifier.device)[1]
         for x in (train.images.take(labelled), decode_image(io.BytesIO(content), 16)[None])
     ]
     cosine = torch.nn.functional.cosine_similarity(*described)

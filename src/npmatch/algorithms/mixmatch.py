@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.distributed.collective import everyones, mine
+from npmatch.distributed.collective import all_gather, local_rows
 from npmatch.heads import frozen_statistics
 from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step, Views
@@ -50,12 +50,13 @@ class MixMatch(Algorithm):
         labels = one_hot(batch.y, self.task.num_classes)
 
         # Each pair has a λ of its own, as in the paper; one shuffle of all images gives the partners.
-        images = [everyones(view) for view in (batch.x, *batch.weak)]
+        images = [all_gather(view) for view in (batch.x, *batch.weak)]
         mixed, targets = mixup(torch.cat(images), torch.cat([labels, *[q] * len(batch.weak)]), c.mixup)  # Eq. 8–11
 
         # Paper: its code interleaves batches of B, so that labelled and unlabelled images share batch-norm statistics;
         # here: one joint pass, because it serves the same end with all images at once.
-        f = self.model.features_together(*(mine(part) for part in torch.split(mixed, [len(view) for view in images])))
+        parts = torch.split(mixed, [len(view) for view in images])
+        f = self.model.features_together(*(local_rows(part) for part in parts))
         logits_x, logits_u = torch.tensor_split(self.model.head(torch.cat(f)), [len(labels)])
         p_x, p_u = torch.tensor_split(targets, [len(labels)])
 

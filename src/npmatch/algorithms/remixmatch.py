@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.distributed.collective import everyones, mine
+from npmatch.distributed.collective import all_gather, local_rows
 from npmatch.heads import LinearHead, frozen_statistics
 from npmatch.objectives.losses import mixup, one_hot, ramp_up, sharpen
 from npmatch.objectives.selection import WindowAlignment
@@ -66,15 +66,15 @@ class ReMixMatch(Algorithm):
         labels = one_hot(batch.y, self.task.num_classes)
 
         # Paper: labelled images strongly augmented; here: their weak views, because a batch holds no others.
-        unmixed = [everyones(view) for view in (batch.x, *batch.strong, u_weak)]
+        unmixed = [all_gather(view) for view in (batch.x, *batch.strong, u_weak)]
         mixed, targets = mixup(torch.cat(unmixed), torch.cat([labels, *[q] * (len(unmixed) - 1)]), c.mixup)
 
         turns = torch.randint(4, (len(q),), device=u_strong.device)
-        turned = rotate_quarters(u_strong, mine(turns))
+        turned = rotate_quarters(u_strong, local_rows(turns))
 
         # Paper: its code interleaves batches of B and passes the last two apart; here: one joint pass, because all
         # images then share their batch-norm statistics.
-        shares = [mine(part) for part in torch.split(mixed, [len(view) for view in unmixed])]
+        shares = [local_rows(part) for part in torch.split(mixed, [len(view) for view in unmixed])]
         *f_mixed, f_strong, f_turned = self.model.features_together(*shares, u_strong, turned)
         logits_x, logits_u = torch.tensor_split(head(torch.cat(f_mixed)), [len(labels)])
         p_x, p_u = torch.tensor_split(targets, [len(labels)])

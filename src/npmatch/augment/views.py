@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from npmatch.distributed.ranks import my_share
+from npmatch.distributed.ranks import local_share
 
 Draws = TypeVar("Draws", bound=tuple[Tensor, ...])  # a NamedTuple of tensors with leading dimension n
 
@@ -31,7 +31,7 @@ class View(ABC, Generic[Draws]):
 
     def __call__(self, images: Tensor) -> Tensor:
         """New views of `images`, which on several ranks are this rank's share: draws are made for all of them."""
-        share = my_share()
+        share = local_share()
         draws = self.draw(share.world * len(images), images.device)
         return self.apply(images, draws if share.world == 1 else slice_draws(draws, share.block(len(images))))
 

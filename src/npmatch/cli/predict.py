@@ -38,17 +38,17 @@ def evaluate(
 
     Uses the run's test images, or the labels it held out if there are none; shows the scores of every class.
     """
-    from npmatch.distributed.ranks import is_first
+    from npmatch.distributed.ranks import is_rank_zero
     from npmatch.metrics import classwise, scores
     from npmatch.report.formatting import MISSING
     from npmatch.runs.evaluate import evaluate_run
 
     found = evaluate_run(run, data, check_device(device))
-    if not is_first():
+    if not is_rank_zero():
         return
     result = found.scores
     calibrated = found.calibrated and scores(found.calibrated, found.held_out.labels).asdict()
-    rows = classwise(found.prediction, found.held_out.labels, found.card.class_names)
+    rows = classwise(found.prediction, found.held_out.labels, found.spec.class_names)
     if as_json:
         after = {"calibrated": {"temperature": found.temperature, **calibrated}} if calibrated else {}
         print_json({**result, **after, "classes": [row.asdict() for row in rows]})
@@ -141,17 +141,17 @@ def predict(
     """
     from npmatch.decide import Decider, Wishes
     from npmatch.distributed.devices import choose_device
-    from npmatch.distributed.ranks import group, is_first
+    from npmatch.distributed.ranks import is_rank_zero, process_group
     from npmatch.predict.files import predict_files
     from npmatch.runs.open import load
 
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
-    errors = Console(stderr=True, quiet=not is_first())
+    errors = Console(stderr=True, quiet=not is_rank_zero())
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
-    with group(choose_device(check_device(device))), ExitStack() as shown:
+    with process_group(choose_device(check_device(device))), ExitStack() as shown:
         classifier = load(run, device)
         decider = Decider(classifier.calibration, wishes)
-        if decider.warning and is_first():
+        if decider.warning and is_rank_zero():
             print_warning(decider.warning)
         progress = shown.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         task = progress.add_task("", rate="0")
@@ -164,8 +164,8 @@ def predict(
         written, problems = predict_files(
             classifier, paths, out, advance=advance, decider=decider, top_k=top_k, flagged=flagged
         )
-    if not is_first():  # with code 0: torchrun kills the other ranks once one fails, and the first still has to report
-        return
+    if not is_rank_zero():
+        return  # with code 0: torchrun kills the other ranks once one fails, and the first still has to report
     for problem in problems:
         print_warning(f"skipped {problem}")
     if as_json:

@@ -66,9 +66,9 @@ def is_first_rank() -> bool:
     """Whether this process reports to the user; torch is imported only where torchrun started several processes."""
     if not launched_by_torchrun():
         return True
-    from npmatch.distributed.ranks import is_first
+    from npmatch.distributed.ranks import is_rank_zero
 
-    return is_first()
+    return is_rank_zero()
 
 
 def launched_by_torchrun() -> bool:

@@ -56,7 +56,7 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train on a recipe's data set or on your own images."""
-    from npmatch.distributed.ranks import is_first
+    from npmatch.distributed.ranks import is_rank_zero
     from npmatch.runs.fit import fit
 
     recipe, overrides = recipe_and_settings(words or [])
@@ -75,7 +75,7 @@ def train(
         minutes=minutes,
         quiet=quiet or as_json,
     )
-    if not is_first():
+    if not is_rank_zero():
         return
     if as_json:
         print_json({"run": str(run.folder), **run.scores})

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from npmatch.data.images import ArrayImages
-from npmatch.distributed.ranks import Share, neighbours
+from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.errors import NPMatchError
 from npmatch.types import ImageStore
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def default_workers() -> int:
     """Where nobody says how many: one for each core that is this rank's, up to what a GPU's appetite can use."""
-    return min(max(_cores() // neighbours(), 1), 16)
+    return min(max(_cores() // local_world_size(), 1), 16)
 
 
 def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from npmatch.data.images import ArrayImages
 from npmatch.data.loading import copied_ahead, default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
-from npmatch.distributed.ranks import Share, neighbours
+from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageStore
@@ -197,7 +197,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that could be allocated on the device now; of a machine's own memory, this rank's part."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return _machine_memory() // neighbours()  # which all load at the same time
+    return _machine_memory() // local_world_size()  # which all load at the same time
 
 
 def _machine_memory() -> int:

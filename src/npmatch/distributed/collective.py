@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from npmatch.distributed.ranks import joined, my_share
+from npmatch.distributed.ranks import is_initialized, local_share
 
 
 @dataclass
@@ -42,39 +42,39 @@ class Traffic:
 traffic = Traffic()
 
 
-def everyones(rows: Tensor) -> Tensor:
+def all_gather(rows: Tensor) -> Tensor:
     """This rank's n rows → all W·n, in the order of the global batch; differentiable (see above)."""
-    if not joined():
+    if not is_initialized():
         return rows
     # A compiler cannot look into a collective. Said here and not by a decorator, which would import the compiler.
     gathered: Tensor = torch.compiler.disable(_Gather.apply)(rows)  # type: ignore[no-untyped-call]
     return gathered
 
 
-def everyones_parts(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+def all_gather_parts(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Consecutive parts of this rank's rows → the same parts of the global batch, by one collective."""
-    if not joined():
+    if not is_initialized():
         return torch.split(rows, list(sizes))
-    by_rank = everyones(rows).view(-1, *rows.shape)  # W n ...
+    by_rank = all_gather(rows).view(-1, *rows.shape)  # W n ...
     return tuple(part.flatten(0, 1) for part in torch.split(by_rank, list(sizes), dim=1))
 
 
-def mine(rows: Tensor) -> Tensor:
+def local_rows(rows: Tensor) -> Tensor:
     """All W·n rows → this rank's n."""
-    return my_share().of(rows)
+    return local_share().of(rows)
 
 
-def average_(tensors: Sequence[Tensor]) -> None:
+def all_reduce_mean_(tensors: Sequence[Tensor]) -> None:
     """Puts the mean over ranks into each tensor, all of them in one collective."""
-    if not joined() or not tensors:
+    if not is_initialized() or not tensors:
         return
     flat = torch.cat([t.flatten() for t in tensors])
-    reduced = total(flat).div_(my_share().world)
+    reduced = all_reduce_sum(flat).div_(local_share().world)
     pieces = torch.split(reduced, [t.numel() for t in tensors])
     torch._foreach_copy_(list(tensors), [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
 
 
-def total(values: Tensor) -> Tensor:
+def all_reduce_sum(values: Tensor) -> Tensor:
     """The sum over ranks, in the place of `values`; not differentiable."""
     start = _begin(values)
     dist.all_reduce(values)
@@ -82,19 +82,19 @@ def total(values: Tensor) -> Tensor:
     return values
 
 
-def gather(rows: Tensor) -> Tensor:
+def all_gather_no_grad(rows: Tensor) -> Tensor:
     """n ... → W·n ..., not differentiable."""
     rows = rows.contiguous()
-    out = rows.new_empty((my_share().world * len(rows), *rows.shape[1:]))
+    out = rows.new_empty((local_share().world * len(rows), *rows.shape[1:]))
     start = _begin(rows)
     dist.all_gather_into_tensor(out, rows)
     traffic.seconds += time.perf_counter() - start
     return out
 
 
-def copy_first_(tensors: Sequence[Tensor]) -> bool:
+def broadcast_(tensors: Sequence[Tensor]) -> bool:
     """Takes rank 0's values for every tensor; true where all ranks had them already, to the bit."""
-    if not joined():
+    if not is_initialized():
         return True
     same = torch.ones((), device=tensors[0].device)
     for tensor in tensors:
@@ -102,7 +102,7 @@ def copy_first_(tensors: Sequence[Tensor]) -> bool:
         dist.broadcast(firsts, src=0)
         same.mul_(torch.equal(firsts, tensor))
         tensor.detach().copy_(firsts)
-    return bool(total(same) == my_share().world)
+    return bool(all_reduce_sum(same) == local_share().world)
 
 
 def _begin(sent: Tensor) -> float:
@@ -116,9 +116,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        return gather(rows)
+        return all_gather_no_grad(rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        share = my_share()
+        share = local_share()
         return share.of(gradient) * share.world

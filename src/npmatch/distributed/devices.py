@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from npmatch.distributed.ranks import launched
+from npmatch.distributed.ranks import launched_by_torchrun
 from npmatch.errors import NPMatchError
 
 
@@ -20,7 +20,7 @@ def choose_device(name: str | None) -> torch.device:
 
 def local_device(device: torch.device) -> torch.device:
     """Of several GPUs on a machine, the one that is this process's."""
-    if device.type != "cuda" or device.index is not None or not launched():
+    if device.type != "cuda" or device.index is not None or not launched_by_torchrun():
         return device
     index, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if index >= found:

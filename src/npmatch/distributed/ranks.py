@@ -47,49 +47,49 @@ class Share:
         return rows[self.block(len(rows) // self.world)]
 
 
-def joined() -> bool:
+def is_initialized() -> bool:
     """Whether there is a group of processes, be it of one."""
     return dist.is_available() and dist.is_initialized()
 
 
-def my_share() -> Share:
+def local_share() -> Share:
     """This process's place in the group."""
-    return Share(dist.get_rank(), dist.get_world_size()) if joined() else Share()
+    return Share(dist.get_rank(), dist.get_world_size()) if is_initialized() else Share()
 
 
-def rank() -> int:
+def get_rank() -> int:
     """This process's number, from 0."""
-    return my_share().rank
+    return local_share().rank
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes there are."""
-    return my_share().world
+    return local_share().world
 
 
-def is_first() -> bool:
+def is_rank_zero() -> bool:
     """Whether this process is the one that writes files and speaks to the user."""
-    return rank() == 0 if joined() or not launched() else os.environ["RANK"] == "0"
+    return get_rank() == 0 if is_initialized() or not launched_by_torchrun() else os.environ["RANK"] == "0"
 
 
-def launched() -> bool:
+def launched_by_torchrun() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
 
 
-def neighbours() -> int:
+def local_world_size() -> int:
     """How many of the processes are on this machine, this one included."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun says so
 
 
-def restarted() -> bool:
+def restarted_by_torchrun() -> bool:
     """Whether torchrun starts this process anew because one of the group had died."""
-    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return launched_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def launcher() -> str:
+def launcher_id() -> str:
     """Which torchrun started this process: the same over its restarts, and no other's; nothing without one."""
-    if not launched():
+    if not launched_by_torchrun():
         return ""
     # It keeps a folder of its own for what its processes end with, RUN_ID_RANDOM/attempt_0/LOCAL_RANK/error.json.
     folder, _, attempt = os.environ.get("TORCHELASTIC_ERROR_FILE", "").partition("/attempt_")
@@ -99,9 +99,9 @@ def launcher() -> str:
 
 
 @contextmanager
-def group(device: torch.device) -> Iterator[None]:
+def process_group(device: torch.device) -> Iterator[None]:
     """Joins the processes torchrun started, inside; nothing where it started none or they are joined already."""
-    if not launched() or joined():
+    if not launched_by_torchrun() or is_initialized():
         yield
         return
     on_cuda = device.type == "cuda"
@@ -140,7 +140,7 @@ def group(device: torch.device) -> Iterator[None]:
 
 def _refuse_unequal_versions() -> None:
     """Ranks that compute differently would drift apart, or not understand one another at all."""
-    versions = from_all(f"npmatch {__version__} with torch {torch.__version__.split('+')[0]}")
+    versions = all_gather_object(f"npmatch {__version__} with torch {torch.__version__.split('+')[0]}")
     for number, other in enumerate(versions):
         if other != versions[0]:
             raise NPMatchError(
@@ -208,13 +208,13 @@ def _unused_corner(store: Any, number: int, count: int) -> Any:
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
-def from_first(make: Callable[[], T]) -> T:
+def on_rank_zero(make: Callable[[], T]) -> T:
     """What the first process makes, for all; where it meets an error of the user's, all end with it."""
-    if world() == 1:
+    if world_size() == 1:
         return make()
     outcome: list[Any] = [None]
     problem: NPMatchError | None = None
-    if is_first():
+    if is_rank_zero():
         try:
             outcome = [(make(), None)]
         except NPMatchError as error:
@@ -228,24 +228,24 @@ def from_first(make: Callable[[], T]) -> T:
     return cast(T, made)
 
 
-def from_all(mine: T) -> list[T]:
+def all_gather_object(mine: T) -> list[T]:
     """What each process has, in the order of the ranks, for all."""
-    if world() == 1:
+    if world_size() == 1:
         return [mine]
-    found: list[Any] = [None] * world()
+    found: list[Any] = [None] * world_size()
     dist.all_gather_object(found, mine)
     return found
 
 
-def largest(number: int) -> int:
+def all_reduce_max(number: int) -> int:
     """The largest of the processes' numbers."""
-    if world() == 1:
+    if world_size() == 1:
         return number
     shared = torch.tensor(number)
     dist.all_reduce(shared, dist.ReduceOp.MAX)
     return int(shared)
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Returns once every process has come here."""
-    largest(0)
+    all_reduce_max(0)

@@ -24,7 +24,7 @@ from npmatch.config.recipes import OWN_IMAGES
 from npmatch.config.tree import Config, make_config
 from npmatch.data import ArrayImages, make_split
 from npmatch.errors import InterruptedRunError, NPMatchError
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.runs.build import build
 from npmatch.runs.resume_from import load_state
 from npmatch.training import Display, TrainingConfig
@@ -170,7 +170,7 @@ class Trained(NamedTuple):
     """What training leaves: the algorithm with its averaged weights, and what prediction needs to know beside it."""
 
     algorithm: Algorithm
-    card: ModelCard
+    spec: ModelSpec
 
 
 def train_on_arrays(
@@ -203,7 +203,7 @@ def train_on_arrays(
     with trainer.update.ema.applied():
         trained = deepcopy(trainer.algorithm)
     trained.model.autocast = None  # prediction is in float32, as that of a saved model
-    return Trained(trained.eval(), evaluator.card)
+    return Trained(trained.eval(), evaluator.spec)
 
 
 def make_dataset(pixels: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> Dataset:

@@ -90,7 +90,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         )
         self.rows_, self.image_shape_, self.classes_, self.n_iter_ = rows, rows.image_shape, classes, self.iterations
         self.algorithm_ = trained.algorithm
-        self.classifier_ = Classifier(trained.algorithm.model, trained.card, choose_device(self.device))
+        self.classifier_ = Classifier(trained.algorithm.model, trained.spec, choose_device(self.device))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -135,7 +135,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if "classifier_" in state and self.classifier_.device.type != "cpu":
             algorithm = deepcopy(self.algorithm_).cpu()
             state["algorithm_"] = algorithm
-            state["classifier_"] = Classifier(algorithm.model, self.classifier_.card, torch.device("cpu"))
+            state["classifier_"] = Classifier(algorithm.model, self.classifier_.spec, torch.device("cpu"))
         return state
 
 

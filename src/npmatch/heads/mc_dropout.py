@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from npmatch.distributed.ranks import my_share
+from npmatch.distributed.ranks import local_share
 from npmatch.draws import mix
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.model import Model
@@ -46,7 +46,7 @@ class MCDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """N ... → N ..., with the expectation kept."""
         current = _current.get()
-        if self.training and self.sharded and my_share().world > 1:
+        if self.training and self.sharded and local_share().world > 1:
             return self.forward_share(x)
         if self.training or current is None or self.p == 0:
             return super().forward(x)
@@ -62,7 +62,7 @@ class MCDropout(nn.Dropout):
 
     def forward_share(self, x: Tensor) -> Tensor:
         """Every rank draws for all ranks and takes its own: masks differ, and generators stay alike."""
-        share = my_share()
+        share = local_share()
         everyones = F.dropout(torch.ones((share.world, *x.shape), dtype=x.dtype, device=x.device), self.p)
         return x * everyones[share.rank]
 

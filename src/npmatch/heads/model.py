@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from npmatch.distributed.collective import everyones, everyones_parts
+from npmatch.distributed.collective import all_gather, all_gather_parts
 from npmatch.types import Prediction
 
 WeakNorm = Literal["joint", "own", "running"]
@@ -29,11 +29,11 @@ class Model(nn.Module):
 
         In training on several ranks, `x` is this rank's share of the batch, and the features are those of all of it.
         """
-        return everyones(self._backbone_features(x)) if self.training else self._backbone_features(x)
+        return all_gather(self._backbone_features(x)) if self.training else self._backbone_features(x)
 
     def features_together(self, *views: Tensor) -> tuple[Tensor, ...]:
         """Features of several sets of images as `features` gives them, in one pass and so in one batch-norm batch."""
-        return everyones_parts(self._backbone_features(torch.cat(views)), [len(view) for view in views])
+        return all_gather_parts(self._backbone_features(torch.cat(views)), [len(view) for view in views])
 
     def _backbone_features(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=self.autocast is not None):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from npmatch.distributed.collective import average_, gather, total
-from npmatch.distributed.ranks import joined, world
+from npmatch.distributed.collective import all_gather_no_grad, all_reduce_mean_, all_reduce_sum
+from npmatch.distributed.ranks import is_initialized, world_size
 from npmatch.errors import NPMatchError
 from npmatch.heads.model import backbones_in
 
@@ -41,7 +41,7 @@ class SyncNorm(_BatchNorm):
 
     def normalise(self, input: Tensor) -> Tensor:
         """What `forward` does, unseen by a compiler."""
-        y: Tensor = self.over_all(input) if self.training and joined() else super().forward(input)
+        y: Tensor = self.over_all(input) if self.training and is_initialized() else super().forward(input)
         for part in self.then:
             y = part(y)
         return y
@@ -53,7 +53,7 @@ class SyncNorm(_BatchNorm):
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
             share = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
-            count = world() * x.numel() / x.shape[1]
+            count = world_size() * x.numel() / x.shape[1]
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
             self.running_var.lerp_((var * (count / max(count - 1, 1))).to(self.running_var.dtype), share)
         result: Tensor = y
@@ -67,7 +67,7 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
         var, mean = torch.var_mean(_wide(x), _others(x), correction=0)
         # Ranks hold equally many rows: the variance of all is the mean variance plus the variance of the means.
-        means, variances = gather(torch.stack([mean, var])[None]).unbind(1)  # each W C
+        means, variances = all_gather_no_grad(torch.stack([mean, var])[None]).unbind(1)  # each W C
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
         scale = (var + eps).rsqrt()
@@ -87,9 +87,9 @@ class _Normalise(torch.autograd.Function):
             dy.sum(_others(x)),
             (dy * normal).sum(_others(x)),
         )  # of this rank's rows, as for any parameter
-        count = world() * x.numel() / x.shape[1]
+        count = world_size() * x.numel() / x.shape[1]
         # Every row moved the mean and the variance that all rows on all ranks were normalised by.
-        mean_dy, mean_dy_normal = (total(torch.stack([d_bias, d_weight])) / count).unbind(0)
+        mean_dy, mean_dy_normal = (all_reduce_sum(torch.stack([d_bias, d_weight])) / count).unbind(0)
         through = dy - _per_channel(mean_dy, x) - normal * _per_channel(mean_dy_normal, x)
         dx = through * _per_channel(scale if weight is None else scale * weight, x)
         return dx.to(x.dtype), None if weight is None else d_weight, None if weight is None else d_bias, None
@@ -125,9 +125,9 @@ def synchronise_norms(network: nn.Module) -> None:
 
 def average_statistics(network: nn.Module) -> None:
     """Gives backbones' local norms the mean over ranks of their running statistics, so that all ranks predict alike."""
-    if not joined():
+    if not is_initialized():
         return
     seeing_a_share = [m for backbone in backbones_in(network) for m in backbone.modules()]
     local = [m for m in seeing_a_share if isinstance(m, _BatchNorm) and not isinstance(m, SyncNorm)]
     held = [statistic for norm in local for statistic in (norm.running_mean, norm.running_var)]
-    average_([statistic for statistic in held if statistic is not None])
+    all_reduce_mean_([statistic for statistic in held if statistic is not None])

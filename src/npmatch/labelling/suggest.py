@@ -73,12 +73,12 @@ def suggest(
         raise NPMatchError(f"{count} suggestions: ask for 1 or more")
     if not names:
         return []
-    model, card, device = classifier.model, classifier.card, classifier.device
+    model, spec, device = classifier.model, classifier.spec, classifier.device
     if prediction is None:
-        prediction = predict_store(model, images, card, device, batch_size)
+        prediction = predict_store(model, images, spec, device, batch_size)
 
     def describe(positions: Tensor) -> Tensor:
-        return describe_store(model, SelectedImages(images, positions), card, device, batch_size)[1]
+        return describe_store(model, SelectedImages(images, positions), spec, device, batch_size)[1]
 
     if strategy == "random":
         order = torch.randperm(len(names), generator=torch.Generator().manual_seed(mix(seed, "suggest")))
@@ -86,7 +86,7 @@ def suggest(
     elif strategy == "uncertainty":
         picks = [Pick(position) for position in most_uncertain(prediction.entropy)[:count].tolist()]
     else:
-        taken = None if known is None or not len(known) else describe_store(model, known, card, device, batch_size)[1]
+        taken = None if known is None or not len(known) else describe_store(model, known, spec, device, batch_size)[1]
         picks = choose_diverse(prediction.entropy, describe, count, taken)
     return [_explain(pick, names, prediction, classifier.class_names) for pick in picks]
 

@@ -137,7 +137,7 @@ def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None)
             names[file] = name
     known = None if run is None else labelled_since(run, labels)
     files, prediction, problems = predict_readable(classifier, names)
-    images = FileImages(files, classifier.card.stored_side, classifier.card.channels)
+    images = FileImages(files, classifier.spec.stored_side, classifier.spec.channels)
     return Candidates([names[file] for file in files], images, known, prediction, tuple(problems))
 
 

@@ -1,6 +1,6 @@
 """What a prediction is worth once labels are known: error, calibration, class by class, selective risk."""
 
-from npmatch.metrics.calibration import (
+from npmatch.metrics.calibration_error import (
     Reliability,
     expected_calibration_error,
     reliability_bins,

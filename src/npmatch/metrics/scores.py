@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from npmatch.metrics.calibration import expected_calibration_error, uncertainty_calibration_error
+from npmatch.metrics.calibration_error import expected_calibration_error, uncertainty_calibration_error
 from npmatch.metrics.matching import matched
 from npmatch.types import Prediction
 

@@ -11,25 +11,25 @@ from torch import Tensor
 
 from npmatch.augment import normalize
 from npmatch.data import iterate_images
-from npmatch.distributed.ranks import from_all, my_share
+from npmatch.distributed.ranks import all_gather_object, local_share
 from npmatch.errors import NPMatchError
 from npmatch.heads import Model
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.types import ImageStore, Prediction, Predictor
 
 KINDS_OF_IMAGES = "file names, PIL images, or arrays of uint8 or of floats in [0, 1]"
 
 
-def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:
+def as_pixels(images: Tensor | np.ndarray[Any, Any], spec: ModelSpec) -> Tensor:
     """An array of images as uint8 N C H W, or one line on what does not fit."""
     if isinstance(images, np.ndarray) and images.dtype.kind not in "uifb":
         raise NPMatchError(f"images must be {KINDS_OF_IMAGES}, not an array of {images.dtype}")
     pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
     if pixels.dim() == 3:
         pixels = pixels[:, None]
-    elif pixels.dim() == 4 and pixels.shape[1] != card.channels and pixels.shape[-1] == card.channels:
+    elif pixels.dim() == 4 and pixels.shape[1] != spec.channels and pixels.shape[-1] == spec.channels:
         pixels = pixels.permute(0, 3, 1, 2)
-    wanted = (card.channels, card.stored_side, card.stored_side)
+    wanted = (spec.channels, spec.stored_side, spec.stored_side)
     if tuple(pixels.shape[1:]) != wanted:
         raise NPMatchError(f"images of shape {tuple(images.shape)}: this model takes N × {wanted} (C H W)")
     if pixels.is_floating_point():
@@ -41,49 +41,49 @@ def as_pixels(images: Tensor | np.ndarray[Any, Any], card: ModelCard) -> Tensor:
     return pixels
 
 
-def as_network_input(images: Tensor, card: ModelCard, device: torch.device) -> Tensor:
+def as_network_input(images: Tensor, spec: ModelSpec, device: torch.device) -> Tensor:
     """uint8 N C H W → the middle of each, normalised, on the device."""
-    margin = (card.stored_side - card.side) // 2
-    middle = images.to(device)[..., margin : margin + card.side, margin : margin + card.side]
-    return normalize(middle, card.mean, card.std)
+    margin = (spec.stored_side - spec.side) // 2
+    middle = images.to(device)[..., margin : margin + spec.side, margin : margin + spec.side]
+    return normalize(middle, spec.mean, spec.std)
 
 
 @torch.no_grad()
-def predict_batch(model: Predictor, images: Tensor, card: ModelCard, device: torch.device) -> Prediction:
+def predict_batch(model: Predictor, images: Tensor, spec: ModelSpec, device: torch.device) -> Prediction:
     """What the model says of uint8 images N C H W, on the CPU."""
-    prediction: Prediction = model(as_network_input(images, card, device))
+    prediction: Prediction = model(as_network_input(images, spec, device))
     return prediction.to("cpu")
 
 
 @torch.no_grad()
-def describe_batch(model: Model, images: Tensor, card: ModelCard, device: torch.device) -> tuple[Prediction, Tensor]:
+def describe_batch(model: Model, images: Tensor, spec: ModelSpec, device: torch.device) -> tuple[Prediction, Tensor]:
     """What the model says of uint8 images N C H W, and the features N F it says it from, on the CPU."""
-    prediction, features = model.describe(as_network_input(images, card, device))
+    prediction, features = model.describe(as_network_input(images, spec, device))
     return prediction.to("cpu"), features.cpu()
 
 
 def predict_store(
-    model: Predictor, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
+    model: Predictor, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int
 ) -> Prediction:
     """What the model says of a whole store, batch after batch."""
     batches = iterate_images(images, batch_size)
-    return Prediction.cat([predict_batch(model, batch, card, device) for batch in batches])
+    return Prediction.cat([predict_batch(model, batch, spec, device) for batch in batches])
 
 
 def predict_together(
-    model: Predictor, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int
+    model: Predictor, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int
 ) -> Prediction:
     """What `predict_store` gives, to every rank: they take turns at the batches and tell one another."""
-    batches = iterate_images(images, batch_size, share=my_share())
-    by_rank = from_all([predict_batch(model, batch, card, device) for batch in batches])
+    batches = iterate_images(images, batch_size, share=local_share())
+    by_rank = all_gather_object([predict_batch(model, batch, spec, device) for batch in batches])
     in_turn = (part for turn in zip_longest(*by_rank) for part in turn if part is not None)
     return Prediction.cat(list(in_turn))
 
 
 def describe_store(
-    model: Model, images: ImageStore, card: ModelCard, device: torch.device, batch_size: int, workers: int = 2
+    model: Model, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int, workers: int = 2
 ) -> tuple[Prediction, Tensor]:
     """Predictions and features N F of a whole store, batch after batch."""
     batches = iterate_images(images, batch_size, workers)
-    parts = [describe_batch(model, batch, card, device) for batch in batches]
+    parts = [describe_batch(model, batch, spec, device) for batch in batches]
     return Prediction.cat([prediction for prediction, _ in parts]), torch.cat([features for _, features in parts])

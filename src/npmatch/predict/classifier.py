@@ -20,7 +20,7 @@ from npmatch.heads import Model
 from npmatch.predict.batches import KINDS_OF_IMAGES, as_pixels, describe_batch, predict_batch
 from npmatch.predict.card import ModelFacts
 from npmatch.predict.hub import CARD, Pretrained
-from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelCard, model_with, save_model
+from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelSpec, model_with, save_model
 from npmatch.training import load_tensors
 from npmatch.types import Prediction
 from npmatch.user_code import refuse_code, trusting
@@ -34,19 +34,19 @@ class Classifier(Pretrained):
     run_facts: Callable[[], dict[str, Any]] | None = None  # what its model card says of its run, where it has one
 
     def __init__(
-        self, model: Model, card: ModelCard, device: torch.device, calibration: Calibration | None = None
+        self, model: Model, spec: ModelSpec, device: torch.device, calibration: Calibration | None = None
     ) -> None:
         """Use `npmatch.load(RUN)`."""
         self.model = model.to(device).eval()
         self.model.freeze()
-        self.card = card
+        self.spec = spec
         self.device = device
         self.calibration = calibration  # of the run; None where it has none
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """K names, in the order of the probabilities."""
-        return self.card.class_names
+        return self.spec.class_names
 
     def predict(self, images: Any, batch_size: int = 256) -> Prediction:
         """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1]).
@@ -78,14 +78,14 @@ class Classifier(Pretrained):
 
     def describe(self, images: Tensor) -> tuple[Prediction, Tensor]:
         """What the model says of uint8 images N C H W, and the features N F it says it from."""
-        return describe_batch(self.model, images, self.card, self.device)
+        return describe_batch(self.model, images, self.spec, self.device)
 
     def _predict_batch(self, images: Tensor) -> Prediction:
-        return predict_batch(self.model, images, self.card, self.device)
+        return predict_batch(self.model, images, self.spec, self.device)
 
     def _batches(self, images: Any, size: int) -> Iterable[Tensor]:
         if isinstance(images, Tensor | np.ndarray):
-            yield from torch.split(as_pixels(images, self.card), size)
+            yield from torch.split(as_pixels(images, self.spec), size)
             return
         if isinstance(images, str | Path | Image.Image):
             images = [images]
@@ -98,16 +98,16 @@ class Classifier(Pretrained):
     def read(self, image: str | Path | Image.Image | Tensor | np.ndarray[Any, Any]) -> Tensor:
         """One image of any kind as the uint8 C H W this model takes."""
         if isinstance(image, Tensor | np.ndarray):
-            return as_pixels(image[None], self.card)[0]
+            return as_pixels(image[None], self.spec)[0]
         if isinstance(image, Image.Image):
-            return to_tensor(image, self.card.stored_side, self.card.channels)
+            return to_tensor(image, self.spec.stored_side, self.spec.channels)
         if not isinstance(image, str | Path):
             raise NPMatchError(f"images must be {KINDS_OF_IMAGES}; one of them is {type(image).__name__}")
-        return decode_image(Path(image), self.card.stored_side, self.card.channels)
+        return decode_image(Path(image), self.spec.stored_side, self.spec.channels)
 
     def save_files(self, folder: Path) -> None:
         """model.safetensors and config.json, and the calibration where there is one."""
-        save_model(folder, self.model, self.card)
+        save_model(folder, self.model, self.spec)
         if self.calibration is not None:
             self.calibration.save(folder)
         else:  # what is there is another model's
@@ -115,14 +115,14 @@ class Classifier(Pretrained):
 
     def facts(self) -> ModelFacts:
         """What is known of the model, and of its run where it was loaded from one."""
-        card = self.card
+        spec = self.spec
         return ModelFacts(
-            algorithm=card.algorithm,
-            backbone=str(card.backbone_config.get("name")),
-            class_names=card.class_names,
-            channels=card.channels,
-            side=card.stored_side,
-            num_labeled=card.num_labeled,
+            algorithm=spec.algorithm,
+            backbone=str(spec.backbone_config.get("name")),
+            class_names=spec.class_names,
+            channels=spec.channels,
+            side=spec.stored_side,
+            num_labeled=spec.num_labeled,
             temperature=None if self.calibration is None else self.calibration.temperature,
             calibration_labels=0 if self.calibration is None else self.calibration.n,
             version=__version__,
@@ -149,18 +149,18 @@ def load_model(
     """A saved model: model.safetensors and config.json, with its calibration where it has one and that is wanted."""
     folder = Path(folder)
     path = folder / MODEL_CONFIG
-    card = ModelCard.load(path)
+    spec = ModelSpec.load(path)
     with trusting(trust_code):
-        refuse_code([card.algorithm, card.backbone_config.get("name")], path)
+        refuse_code([spec.algorithm, spec.backbone_config.get("name")], path)
     state, _ = load_tensors(folder / MODEL_WEIGHTS)
     try:
-        model = model_with(card, state)
+        model = model_with(spec, state)
     except TypeError as error:
         raise NPMatchError(f"{path}: does not describe a model of this version ({error})") from error
     except (ValueError, RuntimeError) as error:
         what = str(error).splitlines()[0]
         raise NPMatchError(f"{folder / MODEL_WEIGHTS}: does not fit {path} ({what})") from error
-    classifier = Classifier(model, card, choose_device(device))
+    classifier = Classifier(model, spec, choose_device(device))
     classifier.folder = folder
     if calibrated:
         classifier.calibration = Calibration.load(folder, len(classifier.class_names))

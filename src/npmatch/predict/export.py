@@ -25,7 +25,7 @@ from npmatch.files import write_atomically
 from npmatch.heads import MCDropoutModel, NeuralProcessHead
 from npmatch.predict.batches import as_network_input
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.types import Prediction
 from npmatch.version import __version__
 
@@ -45,7 +45,7 @@ class ImagesToPrediction(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """uint8 N C H W → probabilities N K, entropy N and, where the model samples, disagreement N."""
-        prediction = self.model(as_network_input(images, self.classifier.card, images.device))
+        prediction = self.model(as_network_input(images, self.classifier.spec, images.device))
         return outputs(calibrated(self.classifier, prediction))
 
 
@@ -88,8 +88,8 @@ def onnx_bytes(classifier: Classifier) -> bytes:
     """The file's content; it holds no time and no path, so equal models give equal files."""
     if classifier.device.type != "cpu":
         raise NPMatchError("export: load the model with device='cpu'; the file runs on any device")
-    graph, card = ImagesToPrediction(classifier).eval(), classifier.card
-    images = torch.zeros(2, card.channels, card.stored_side, card.stored_side, dtype=torch.uint8)
+    graph, spec = ImagesToPrediction(classifier).eval(), classifier.spec
+    images = torch.zeros(2, spec.channels, spec.stored_side, spec.stored_side, dtype=torch.uint8)
     with torch.no_grad(), silence():
         names = OUTPUTS[: len(graph(images))]  # this call also draws what is drawn once, such as dropout's masks
         try:
@@ -140,20 +140,20 @@ def strip_traces(graph: Any) -> None:
 
 def metadata(classifier: Classifier) -> dict[str, str]:
     """What a stranger to npmatch must know to use the file; lists as JSON."""
-    card = classifier.card
-    side, shown, kind = card.stored_side, card.side, "RGB" if card.channels == 3 else "grey"
+    spec = classifier.spec
+    side, shown, kind = spec.stored_side, spec.side, "RGB" if spec.channels == 3 else "grey"
     return {
-        "class_names": json.dumps(card.class_names, ensure_ascii=False),
-        "input": f"images: uint8, N × {card.channels} × {side} × {side} (N C H W, {kind}), values 0–255; the middle "
+        "class_names": json.dumps(spec.class_names, ensure_ascii=False),
+        "input": f"images: uint8, N × {spec.channels} × {side} × {side} (N C H W, {kind}), values 0–255; the middle "
         f"{shown} × {shown} and the normalisation are taken inside",
         "outputs": "probabilities: N × K in the order of class_names; entropy: N, uncertainty in nats; disagreement, "
         "where there is one: N, nats, the part of it that is between the samples",
         "image_size": str(side),
-        "channels": str(card.channels),
-        "mean": json.dumps(card.mean),
-        "std": json.dumps(card.std),
+        "channels": str(spec.channels),
+        "mean": json.dumps(spec.mean),
+        "std": json.dumps(spec.std),
         "temperature": temperature(classifier),
-        "algorithm": card.algorithm,
+        "algorithm": spec.algorithm,
         "randomness": randomness(classifier.model),
         "npmatch_version": __version__,
     }
@@ -182,7 +182,7 @@ def largest_difference(content: bytes, classifier: Classifier) -> float:
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     worst = 0.0
-    for images in check_images(classifier.card):
+    for images in check_images(classifier.spec):
         found = session.run(None, {"images": images.numpy()})
         wanted = outputs(calibrated(classifier, classifier.predict(images)))
         differences = [np.abs(a - b.numpy()).max() for a, b in zip(found, wanted, strict=True)]
@@ -190,13 +190,13 @@ def largest_difference(content: bytes, classifier: Classifier) -> float:
     return worst
 
 
-def check_images(card: ModelCard) -> Iterator[Tensor]:
+def check_images(spec: ModelSpec) -> Iterator[Tensor]:
     """Batches of patterns from coarse to fine, always the same: noise alone would look like one class."""
     generator = torch.Generator().manual_seed(0)
     for size in BATCHES:
         patterns = []
         for number in range(size):
-            grid = min(2 ** (number % 6), card.stored_side)
-            coarse = torch.rand(1, card.channels, grid, grid, generator=generator)
-            patterns.append(F.interpolate(coarse, size=(card.stored_side,) * 2, mode="bilinear"))
+            grid = min(2 ** (number % 6), spec.stored_side)
+            coarse = torch.rand(1, spec.channels, grid, grid, generator=generator)
+            patterns.append(F.interpolate(coarse, size=(spec.stored_side,) * 2, mode="bilinear"))
         yield torch.cat(patterns).mul(255).round().to(torch.uint8)

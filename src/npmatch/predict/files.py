@@ -18,7 +18,7 @@ from torch import Tensor
 from npmatch.data.sources.folders import is_raw
 from npmatch.data.sources.patterns import find_images, why_unread
 from npmatch.decide import Decider, Decisions, Wishes
-from npmatch.distributed.ranks import from_all, from_first, group, my_share
+from npmatch.distributed.ranks import all_gather_object, local_share, on_rank_zero, process_group
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import Classifier
 from npmatch.predict.rows import Columns, Kind, RowFile, open_rows
@@ -50,14 +50,14 @@ def predict_files(
     flags = {name: place for place, (name, kind) in enumerate(columns.items()) if kind == "flag"}
     table: list[RowFile] = []  # the first rank's alone
     listed = hashlib.sha256()
-    with group(classifier.device), ExitStack() as held:
-        from_first(lambda: table.append(held.enter_context(open_rows(out, columns))))
+    with process_group(classifier.device), ExitStack() as held:
+        on_rank_zero(lambda: table.append(held.enter_context(open_rows(out, columns))))
         mine = _of_my_turns(_noted(find_images(paths), listed), batch_size)
         chunks = read_in_chunks(classifier, mine, batch_size)
         while True:
             readable, unreadable = next(chunks, ([], []))
             found = (_predict(classifier, readable, decider, top_k), unreadable)
-            turn, seen_so_far = zip(*from_all((found, listed.digest())), strict=True)
+            turn, seen_so_far = zip(*all_gather_object((found, listed.digest())), strict=True)
             if others := [number for number, seen in enumerate(seen_so_far) if seen != seen_so_far[0]]:
                 raise NPMatchError(
                     f"rank {others[0]} finds other files than the first rank; give every machine the same"
@@ -86,7 +86,7 @@ def _noted(files: Iterator[Path], listed: Any) -> Iterator[Path]:
 
 def _of_my_turns(files: Iterator[Path], batch_size: int) -> Iterator[Path]:
     """The files of the batches that are this rank's: ranks take turns."""
-    share = my_share()
+    share = local_share()
     while turn := list(islice(files, share.world * batch_size)):
         yield from turn[share.block(batch_size)]
 

@@ -27,7 +27,7 @@ MOST_PIXELS = 10_000  # along a side
 
 
 @dataclass(frozen=True)
-class ModelCard:
+class ModelSpec:
     """config.json: all that is needed beside model.safetensors to predict."""
 
     algorithm: str
@@ -46,7 +46,7 @@ class ModelCard:
         write_atomically(path, json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2).encode())
 
     @staticmethod
-    def load(path: Path) -> ModelCard:
+    def load(path: Path) -> ModelSpec:
         """Reads what `save` wrote."""
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
@@ -58,11 +58,11 @@ class ModelCard:
             raise NPMatchError(f"{path}: written by another version of npmatch; train again or use that version")
         try:
             tuples = {key: tuple(fields[key]) for key in ("class_names", "mean", "std")}
-            card = ModelCard(**{**fields, **tuples})
-            card.check()
+            spec = ModelSpec(**{**fields, **tuples})
+            spec.check()
         except (KeyError, TypeError, ValueError) as error:
             raise NPMatchError(f"{path}: does not describe a model of this version ({error})") from error
-        return card
+        return spec
 
     def check(self) -> None:
         """A ValueError that names the first field that cannot be: the file may be anybody's."""
@@ -86,42 +86,42 @@ def _one_per_channel(values: tuple[float, ...], channels: int) -> bool:
     return len(values) in (1, channels) and all(isinstance(value, int | float) for value in values)
 
 
-def save_model(folder: Path, model: Model, card: ModelCard) -> None:
+def save_model(folder: Path, model: Model, spec: ModelSpec) -> None:
     """model.safetensors and config.json: weights as they are now, and of each bank its mean alone."""
     condensed = deepcopy(model)
     for module in condensed.modules():
         for name, child in module.named_children():
             if isinstance(child, Bank):
                 setattr(module, name, child.condensed())
-    card.save(folder / MODEL_CONFIG)
+    spec.save(folder / MODEL_CONFIG)
     save_tensors(folder / MODEL_WEIGHTS, condensed.state_dict())
 
 
-def empty_model(card: ModelCard) -> Model:
-    """The network that a card describes, before its weights are read."""
-    algorithm = find_algorithm(card.algorithm)
-    settings = {k: v for k, v in card.algorithm_config.items() if k != "name"}
+def empty_model(spec: ModelSpec) -> Model:
+    """The network that a spec describes, before its weights are read."""
+    algorithm = find_algorithm(spec.algorithm)
+    settings = {k: v for k, v in spec.algorithm_config.items() if k != "name"}
     backbone = make_backbone(
-        dataclasses.replace(BackboneConfig(**card.backbone_config), pretrained=False), card.channels
+        dataclasses.replace(BackboneConfig(**spec.backbone_config), pretrained=False), spec.channels
     )
-    task = Task(card.class_names, card.num_labeled, num_unlabeled=0)
+    task = Task(spec.class_names, spec.num_labeled, num_unlabeled=0)
     return algorithm.make_model(backbone, task, algorithm.Config(**settings))
 
 
-def model_with(card: ModelCard, state: Mapping[str, Tensor]) -> Model:
-    """The network that a card describes, with these weights; a ValueError where they do not belong together."""
-    if not _fits(card, state):  # before memory is taken for what a stranger's card may call for
+def model_with(spec: ModelSpec, state: Mapping[str, Tensor]) -> Model:
+    """The network that a spec describes, with these weights; a ValueError where they do not belong together."""
+    if not _fits(spec, state):  # before memory is taken for what a stranger's file may call for
         raise ValueError("the weights are of another network")
-    model = empty_model(card)
+    model = empty_model(spec)
     model.load_state_dict(dict(state))
     return model
 
 
-def _fits(card: ModelCard, state: Mapping[str, Tensor]) -> bool:
-    """Whether parameters have the shapes that the card calls for, as far as that can be told without making them."""
+def _fits(spec: ModelSpec, state: Mapping[str, Tensor]) -> bool:
+    """Whether parameters have the shapes that the spec calls for, as far as that can be told without making them."""
     try:
         with torch.device("meta"):
-            sketch = dict(empty_model(card).named_parameters())
+            sketch = dict(empty_model(spec).named_parameters())
     except Exception:  # a network that cannot be sketched is made, and then compared
         return True
     return all(name in state and state[name].shape == p.shape for name, p in sketch.items())

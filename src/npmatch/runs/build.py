@@ -13,13 +13,13 @@ from npmatch.backbones import make_backbone
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, ImageSet, Sampler, Split, make_stream
 from npmatch.data.split import evaluation_set
-from npmatch.distributed.ranks import joined, my_share, world
+from npmatch.distributed.ranks import is_initialized, local_share, world_size
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.heads import backbones_in, synchronise_norms
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
 from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
 from npmatch.types import Prediction, Task, Views
@@ -32,7 +32,7 @@ class Evaluator:
     algorithm: Algorithm
     ema: EMA
     held_out: ImageSet | None
-    card: ModelCard
+    spec: ModelSpec
     device: torch.device
     batch: int
     dataset: Dataset
@@ -45,7 +45,7 @@ class Evaluator:
         self.algorithm.eval()
         with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
             prediction = predict_together(
-                self.algorithm.predict, self.held_out.images, self.card, self.device, self.batch
+                self.algorithm.predict, self.held_out.images, self.spec, self.device, self.batch
             )
         self.algorithm.train()
         return prediction
@@ -76,13 +76,13 @@ def build(
     )
     sampler = make_sampler(config, split, algorithm.views, display)
     d = config.data
-    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, my_share())
+    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, local_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,
         update.ema,
         evaluation_set(dataset, split),
-        make_card(config, dataset, split),
+        make_spec(config, dataset, split),
         device,
         t.eval_batch,
         dataset,
@@ -114,7 +114,7 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
-    if joined() and t.sync_norm:
+    if is_initialized() and t.sync_norm:
         for seeing_a_share in backbones_in(algorithm):
             synchronise_norms(seeing_a_share)
     if on_cuda and t.channels_last:
@@ -143,7 +143,7 @@ def refuse_unequal_shares(batch: int, ranks: int) -> None:
 
 def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
     """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
-    t, available, ranks = config.training, len(split.unlabeled), world()
+    t, available, ranks = config.training, len(split.unlabeled), world_size()
     refuse_unequal_shares(t.batch, ranks)
     learns_from_unlabeled = views.weak + views.strong > 0
     if learns_from_unlabeled and available < ranks:
@@ -159,10 +159,10 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
 
 
-def make_card(config: Config, dataset: Dataset, split: Split) -> ModelCard:
+def make_spec(config: Config, dataset: Dataset, split: Split) -> ModelSpec:
     """What prediction needs to know beside the weights."""
     channels, side, _ = dataset.train.images.shape
-    return ModelCard(
+    return ModelSpec(
         algorithm=config.name,
         algorithm_config=config.nested()["algorithm"],
         backbone_config=config.nested()["backbone"],

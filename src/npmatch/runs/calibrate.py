@@ -31,13 +31,13 @@ def calibrate(
     Nothing here ever asks for a pseudo-label or a test image.
     """
     held_out = validation_set(dataset, split) if labeled is None else labeled
-    model, card, device = classifier.model, classifier.card, classifier.device
+    model, spec, device = classifier.model, classifier.spec, classifier.device
     seen = trained_on(split)
     reference = SelectedImages(dataset.train.images, seen[reference_positions(len(seen))])
-    novelty = Novelty.fit(describe_store(model, reference, card, device, batch_size)[1]) if len(reference) > 1 else None
+    novelty = Novelty.fit(describe_store(model, reference, spec, device, batch_size)[1]) if len(reference) > 1 else None
     if held_out is None:
         return Calibration.fit(None, None, novelty)
-    prediction = predict_store(model, held_out.images, card, device, batch_size)
+    prediction = predict_store(model, held_out.images, spec, device, batch_size)
     source = "data.validation" if labeled is None else "--labeled"
     return Calibration.fit(prediction, held_out.labels, novelty, source)
 
@@ -84,8 +84,8 @@ def read_labeled(path: Path, classifier: Classifier) -> ImageSet:
     if not rows:
         raise NPMatchError(f"{path}: no labelled image in it; put some into {path}/<class>/ or name them in a CSV")
     files, labels = [file for file, _ in rows], [label for _, label in rows]
-    card = classifier.card
-    return ImageSet(FileImages(files, card.stored_side, card.channels), torch.tensor(labels), files)
+    spec = classifier.spec
+    return ImageSet(FileImages(files, spec.stored_side, spec.channels), torch.tensor(labels), files)
 
 
 def _rows_of_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tuple[str, int]]:

@@ -11,15 +11,15 @@ import torch
 
 from npmatch.config.tree import Config, flatten
 from npmatch.data import ImageSet
-from npmatch.data.identity import describe_data, refuse_unequal
+from npmatch.data.fingerprint import describe_data, refuse_unequal
 from npmatch.data.split import evaluation_set, test_set
 from npmatch.decide import Calibration
 from npmatch.distributed.devices import choose_device
-from npmatch.distributed.ranks import group, world
+from npmatch.distributed.ranks import process_group, world_size
 from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
-from npmatch.predict.saved import ModelCard
+from npmatch.predict.saved import ModelSpec
 from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import load, open_run_data
@@ -32,7 +32,7 @@ class Evaluation:
     """A finished run's model on its held-out images."""
 
     config: Config  # of the run
-    card: ModelCard  # of the model: classes, normalisation
+    spec: ModelSpec  # of the model: classes, normalisation
     held_out: ImageSet  # the images, with their labels
     prediction: Prediction  # what the model says of them
     calibration: Calibration | None = None  # None too where it was fitted on these very images
@@ -67,10 +67,10 @@ def evaluate_run(
     (`package.module:name`), which is then run.
     """
     folder = Path(folder)
-    with trusting(trust_code), group(choose_device(device)):
+    with trusting(trust_code), process_group(choose_device(device)):
         classifier = load(folder, device)
         run = open_run_data(folder, data)
-        if world() > 1:
+        if world_size() > 1:
             refuse_unequal(describe_data(run.dataset, run.split))
         held_out = evaluation_set(run.dataset, run.split)
         if held_out is None:
@@ -79,10 +79,10 @@ def evaluate_run(
                 "test/<class>/ and give --data DIR"
             )
         batch = run.config.training.eval_batch
-        prediction = predict_together(classifier.model, held_out.images, classifier.card, classifier.device, batch)
+        prediction = predict_together(classifier.model, held_out.images, classifier.spec, classifier.device, batch)
     tested = test_set(run.dataset, run.split) is not None
     calibration = honest_calibration(classifier.calibration, tested)
-    return Evaluation(run.config, classifier.card, held_out, prediction, calibration)
+    return Evaluation(run.config, classifier.spec, held_out, prediction, calibration)
 
 
 def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibration | None:
@@ -120,10 +120,10 @@ def run_comparison(
         RunFolder(folder).records() if records is None else records,
         found.prediction,
         held_out.labels,
-        found.card.class_names,
+        found.spec.class_names,
         found.calibration,
         gallery=dict(zip(shown, pictures, strict=True)),
-        num_labeled=found.card.num_labeled,
+        num_labeled=found.spec.num_labeled,
     )
     method = Method(config.name, [record.outcome(config.seed)], iterations=config.training.iterations)
     title = f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}"

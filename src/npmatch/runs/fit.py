@@ -19,11 +19,11 @@ from npmatch.config.resolve import Overrides
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, Split, fingerprint, load_configured, make_split
 from npmatch.data.check.findings import Quarantined
-from npmatch.data.identity import describe_data, refuse_unequal
+from npmatch.data.fingerprint import describe_data, refuse_unequal
 from npmatch.data.split import test_set, without
-from npmatch.distributed.collective import copy_first_
+from npmatch.distributed.collective import broadcast_
 from npmatch.distributed.devices import choose_device
-from npmatch.distributed.ranks import from_first, group, is_first, launcher, wait_for_all, world
+from npmatch.distributed.ranks import barrier, is_rank_zero, launcher_id, on_rank_zero, process_group, world_size
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import load_model
 from npmatch.predict.saved import save_model
@@ -91,7 +91,7 @@ def fit(
     """
     request = Request(recipe, data, algorithm, out, seed, device, resume, resume_from, config_file, overrides, minutes)
     chosen = choose_device(device)
-    with trusting(trust_code), group(chosen):
+    with trusting(trust_code), process_group(chosen):
         return train_run(request, chosen, allow_change, Display("", 0, quiet))
 
 
@@ -99,22 +99,22 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
     """Every step of a run in its order."""
     with ExitStack() as held:
         # Resolve the settings: what to train, and in which folder.
-        config, path, choices = from_first(request.find_run)
+        config, path, choices = on_rank_zero(request.find_run)
         run = RunFolder(path)
-        minutes = from_first(lambda: None if run.exists() else request.minutes)  # a resumed run has its iterations
-        if from_first(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
-            return Run(run.path, from_first(run.final_scores))
-        refuse_unequal_shares(config.training.batch, world())
-        if from_first(lambda: not run.exists()):
+        minutes = on_rank_zero(lambda: None if run.exists() else request.minutes)  # a resumed run has its iterations
+        if on_rank_zero(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
+            return Run(run.path, on_rank_zero(run.final_scores))
+        refuse_unequal_shares(config.training.batch, world_size())
+        if on_rank_zero(lambda: not run.exists()):
             display.show_choices(choices)
         _hold_folder(run, config, display, held)
 
         # Open the data, check it and split it.
         dataset = load_configured(config.data, request.listing)
-        split, quarantine = from_first(lambda: check_and_split(dataset, config, run, allow_change, display))
+        split, quarantine = on_rank_zero(lambda: check_and_split(dataset, config, run, allow_change, display))
         data = describe_data(dataset, split)
         refuse_unequal(data)
-        from_first(lambda: check_same_data(run, data, allow_change, display))
+        on_rank_zero(lambda: check_same_data(run, data, allow_change, display))
 
         # Build the trainer, with as many steps as fit into the minutes, at the checkpoint it goes on from.
         trainer, evaluator = build(config, dataset, split, device, display)
@@ -128,8 +128,8 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
             step, parts = latest or (None, Parts())
             trainer.open_log(Recorder(run.log, run.tensorboard, resume_at=step), parts.get("log", {}))
 
-        from_first(write_start)  # last: where the data or a setting is unusable, no half-started run is left
-        copy_first_(trainer.state())  # machines may differ in the last bit of a drawn weight
+        on_rank_zero(write_start)  # last: where the data or a setting is unusable, no half-started run is left
+        broadcast_(trainer.state())  # machines may differ in the last bit of a drawn weight
 
         # Train, then leave a model, its predictions and a report.
         display.expect(config.recipe or config.data.source, config.training.iterations)
@@ -143,10 +143,10 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
 
 def _hold_folder(run: RunFolder, config: Config, display: Display, held: ExitStack) -> None:
     """What lasts as long as the run: its lock, the random generators, its labels, what a failing disk is told as."""
-    from_first(lambda: held.enter_context(run.locked(launcher(), display.warn)))
+    on_rank_zero(lambda: held.enter_context(run.locked(launcher_id(), display.warn)))
     held.enter_context(deterministic(config.training.deterministic))
     held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-    from_first(lambda: held.enter_context(given_labels_written(config, run)))
+    on_rank_zero(lambda: held.enter_context(given_labels_written(config, run)))
     held.enter_context(disk_errors_name_the_checkpoints(run))
 
 
@@ -196,36 +196,36 @@ def _with_minutes(config: Config, trainer: Trainer, minutes: float, device: torc
 def _take_up(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
     """The state the trainer goes on from: the run's newest checkpoint, another run's weights, or none."""
     display, start = trainer.display, config.training.start_from
-    latest = from_first(lambda: Checkpoints(run.checkpoints).load_latest(display.warn))  # not every machine has it
+    latest = on_rank_zero(lambda: Checkpoints(run.checkpoints).load_latest(display.warn))  # not every machine has it
     if latest is not None:
         restore_checkpoint(trainer, run, *latest)
         display.say(f"resuming {run} at step {trainer.step}")
     elif start is not None:
-        from_first(lambda: start_from_run(trainer, RunFolder(start)))
+        on_rank_zero(lambda: start_from_run(trainer, RunFolder(start)))
         display.say(f"starting from {start} with {len(split.labeled)} labelled images")
-    elif from_first(run.exists):
+    elif on_rank_zero(run.exists):
         display.say(f"{run}: no checkpoint yet, starting at the first step")
     return latest
 
 
 def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluator, started: float) -> Run:
     """What a run leaves: model, calibration, predictions and report; then the log's final line, once all are there."""
-    held_out, card, calibration = evaluator.held_out, evaluator.card, None
-    if is_first():
+    held_out, spec, calibration = evaluator.held_out, evaluator.spec, None
+    if is_rank_zero():
         with evaluator.ema.applied():
-            save_model(run.path, trainer.algorithm.model, card)
+            save_model(run.path, trainer.algorithm.model, spec)
         saved = load_model(run.path, str(evaluator.device), calibrated=False)
         calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
         calibration.save(run.path)
     prediction = evaluator.predict()
     final = evaluator.scores(prediction)
     final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
-    if held_out is not None and prediction is not None and is_first():
-        run.write_test_predictions(prediction, held_out, card.class_names)
+    if held_out is not None and prediction is not None and is_rank_zero():
+        run.write_test_predictions(prediction, held_out, spec.class_names)
         tested = test_set(evaluator.dataset, evaluator.split) is not None
-        found = Evaluation(config, card, held_out, prediction, honest_calibration(calibration, tested))
+        found = Evaluation(config, spec, held_out, prediction, honest_calibration(calibration, tested))
         trainer.recorder.sync()
         write_run_report(run.path, found, records=[*run.records(), {"kind": "final", "step": trainer.step, **final}])
     trainer.recorder.write("final", trainer.step, final)
-    wait_for_all()
+    barrier()
     return Run(run.path, final)

@@ -16,7 +16,7 @@ from npmatch.config.paths import paths_of_run, working_folder
 from npmatch.config.tree import CODE_KEYS, Config, config_in_file, read_config_file, write_config
 from npmatch.data import ImageSet, Split
 from npmatch.data.check.findings import Quarantined
-from npmatch.distributed.ranks import world
+from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
 from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_held_by, is_locked, locked, write_atomically
 from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS
@@ -226,7 +226,7 @@ def describe_environment(config: Config, device: torch.device) -> dict[str, Any]
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
-        "ranks": world(),
+        "ranks": world_size(),
         "seed": config.seed,
         "commit": _commit(),
         STARTED_IN: working_folder(),

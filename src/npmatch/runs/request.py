@@ -10,7 +10,7 @@ from npmatch.config.choices import CHOSEN_KEYS, Choice
 from npmatch.config.resolve import Layers, Overrides, resolve
 from npmatch.config.tree import Config
 from npmatch.data.sources.listing import Listing
-from npmatch.distributed.ranks import launcher, restarted
+from npmatch.distributed.ranks import launcher_id, restarted_by_torchrun
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.resume_from import config_from_run, next_folder
 
@@ -57,7 +57,7 @@ class Request:
 
     def resumes(self, run: RunFolder) -> bool:
         """Whether a run in the folder goes on; torchrun starts ranks anew when one died, but a refused run stays so."""
-        return self.resume or (restarted() and run.was_locked_by(launcher()))
+        return self.resume or (restarted_by_torchrun() and run.was_locked_by(launcher_id()))
 
     def _goes_on(self, run: RunFolder) -> bool:
         return run.exists() and self.resumes(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npmatch.config.tree import Config, differences
-from npmatch.data.identity import changes
+from npmatch.data.fingerprint import changes
 from npmatch.errors import NPMatchError
 from npmatch.runs.folder import RunFolder
 from npmatch.training import Display, Trainer

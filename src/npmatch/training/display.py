@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.distributed.ranks import is_first
+from npmatch.distributed.ranks import is_rank_zero
 
 LABELS = {
     "error": ("error", "{:.2f} %"),
@@ -31,7 +31,7 @@ class Display:
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         """`quiet` shows nothing but warnings."""
-        self.console = Console(stderr=True, quiet=not is_first())  # of several ranks one speaks
+        self.console = Console(stderr=True, quiet=not is_rank_zero())  # of several ranks one speaks
         self.quiet = quiet
         self.values: dict[str, float] = {}
         self.progress = Progress(

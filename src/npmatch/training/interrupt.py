@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from npmatch.distributed.ranks import largest, world
+from npmatch.distributed.ranks import all_reduce_max, world_size
 
 AGREE_EVERY = 10  # steps at most between two questions whether a rank was asked to stop,
 AGREE_WITHIN = 1.0  # and seconds, where steps are slow: torchrun kills ranks that have not ended after 30
@@ -31,15 +31,15 @@ class Agreement:
 
     def signal(self, step: int) -> int | None:
         """The signal that asks for a stop after this step; every rank calls it after each."""
-        if world() == 1:
+        if world_size() == 1:
             return self.request.signum
         if step < self.next:
             return None
         now = time.monotonic()
-        slowest = largest(round(1e6 * (now - self.time) / (step - self.asked_at))) / 1e6  # seconds a step
+        slowest = all_reduce_max(round(1e6 * (now - self.time) / (step - self.asked_at))) / 1e6  # seconds a step
         self.asked_at, self.time = step, now
         self.next = step + min(max(int(AGREE_WITHIN / max(slowest, 1e-6)), 1), AGREE_EVERY)
-        return largest(self.request.signum or 0) or None
+        return all_reduce_max(self.request.signum or 0) or None
 
 
 @contextmanager

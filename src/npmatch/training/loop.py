@@ -13,8 +13,8 @@ from torch import Tensor
 from npmatch.algorithms.base import Algorithm
 from npmatch.augment import Policy, normalize
 from npmatch.data import RawBatch, Stream
-from npmatch.distributed.collective import copy_first_
-from npmatch.distributed.ranks import wait_for_all
+from npmatch.distributed.collective import broadcast_
+from npmatch.distributed.ranks import barrier
 from npmatch.draws import mix
 from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.heads import average_statistics
@@ -101,7 +101,7 @@ class Trainer:
                 if self.step % c.checkpoint_every == 0 or done or signum is not None:
                     saved = self.save()
                     if signum is not None and not done:
-                        wait_for_all()  # torchrun ends all ranks once one has ended, and the first may still be writing
+                        barrier()  # torchrun ends all ranks once one has ended, and the first may still be writing
                         raise InterruptedRunError(self.step, signum, saved)
 
     def take_step(self, raw: RawBatch) -> None:
@@ -162,7 +162,7 @@ class Trainer:
 
         False where it could not be written and the run is configured to go on.
         """
-        if not copy_first_(self.state()):
+        if not broadcast_(self.state()):
             self.display.warn(f"step {self.step}: the ranks' states differed; all go on with that of the first")
         parts = {
             "algorithm": self.algorithm.state_dict(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from npmatch.distributed.ranks import from_first, largest
+from npmatch.distributed.ranks import all_reduce_max, on_rank_zero
 from npmatch.training.config import TrainingConfig
 from npmatch.training.loop import Trainer
 from npmatch.training.update import filled_decay
@@ -30,7 +30,7 @@ def steps_within(minutes: float, trainer: Trainer, device: torch.device) -> int:
             started = _now(device)
         elif trainer.step > WARM_UP:
             steps += 1
-            if largest(int(time.monotonic() - started > ENOUGH_SECONDS)):  # ranks end together
+            if all_reduce_max(int(time.monotonic() - started > ENOUGH_SECONDS)):  # ranks end together
                 break
     seconds = (_now(device) - started) / steps
     for tensor in trainer.state():  # what the steps have made themselves, such as sums of the log, begins at zero
@@ -42,7 +42,7 @@ def steps_within(minutes: float, trainer: Trainer, device: torch.device) -> int:
 def fill_minutes(trainer: Trainer, minutes: float, device: torch.device) -> TrainingConfig:
     """Gives a trainer at its first step the iterations that fit into `minutes`; returns its configuration."""
     measured = steps_within(minutes, trainer, device)
-    iterations, t = from_first(lambda: measured), trainer.config
+    iterations, t = on_rank_zero(lambda: measured), trainer.config
     # An interval longer than the run would leave it without a curve, and a stopped one with nothing to go on from.
     eval_every, checkpoint_every = (
         interval if interval <= iterations else max(1, iterations // LOOKS)

@@ -14,7 +14,7 @@ from torch import Tensor
 from npmatch.algorithms.base import Algorithm
 from npmatch.backbones import WideResNet
 from npmatch.data import RawBatch
-from npmatch.distributed.ranks import joined
+from npmatch.distributed.ranks import is_initialized
 from npmatch.errors import NPMatchError
 from npmatch.training.config import TrainingConfig
 
@@ -54,8 +54,8 @@ def is_compiled(config: TrainingConfig, device: torch.device) -> bool:
     """Whether a run compiles: as it is told, else on CUDA when it is long enough."""
     if config.compile is not None:
         return config.compile
-    if joined() and config.sync_norm:  # every synchronised norm cuts the program in two, and little is left to compile
-        return False
+    if is_initialized() and config.sync_norm:
+        return False  # every synchronised norm cuts the program in two, and little is left to compile
     return device.type == "cuda" and config.iterations >= WORTH_COMPILING
 
 
@@ -114,7 +114,7 @@ class CapturedStep:
         self.graph = torch.cuda.CUDAGraph()
         # A collective's backend has a thread of its own that looks at events meanwhile, which must not end the capture.
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local" if joined() else "global"):
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local" if is_initialized() else "global"):
             compute(self.raw)
         for tensor in state():
             # A tensor that the warm-up made, such as a sum that had not begun, begins at zero.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.distributed.collective import average_
+from npmatch.distributed.collective import all_reduce_mean_
 from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.nonfinite import BadSteps, Copy, split_buffers
 from npmatch.types import Step
@@ -150,7 +150,7 @@ class Update:
         loss.backward()  # type: ignore[no-untyped-call]
         # Over ranks, in one collective; what one rank alone found not finite is then known to all.
         not_finite = self._not_finite(loss.detach())
-        average_([*(p.grad for p in self.named.values() if p.grad is not None), not_finite])
+        all_reduce_mean_([*(p.grad for p in self.named.values() if p.grad is not None), not_finite])
         norms = []
         for group in self.clip_groups:
             gradients = [p.grad for p in group if p.grad is not None]

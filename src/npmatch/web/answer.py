@@ -109,5 +109,5 @@ def labeled_neighbours(classifier: Classifier, train: ImageSet, split: Split) ->
         chosen = torch.randperm(len(positions), generator=torch.Generator().manual_seed(mix(split.seed, "neighbours")))
         positions = positions[chosen[:MOST]].sort().values
     images = SelectedImages(train.images, positions)
-    _, features = describe_store(classifier.model, images, classifier.card, classifier.device, BATCH, workers=0)
+    _, features = describe_store(classifier.model, images, classifier.spec, classifier.device, BATCH, workers=0)
     return Neighbours(positions, train.labels[positions], normalize(features, dim=1))

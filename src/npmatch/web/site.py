@@ -91,7 +91,7 @@ class Site:
     def _describe(self, classifier: Classifier, images: Tensor) -> tuple[Prediction, Tensor]:
         """Predictions and features of uint8 images n C H W; one batch at a time, whoever asks."""
         with self._model:
-            return describe_batch(classifier.model, images, classifier.card, classifier.device)
+            return describe_batch(classifier.model, images, classifier.spec, classifier.device)
 
     @property
     def labelling(self) -> Labelling:
@@ -105,18 +105,18 @@ class Site:
         classifier = self.classifier
         if classifier is None:
             raise NPMatchError(self.problem or "there is no model yet; wait until the run has finished")
-        card = classifier.card
-        image = decode_image(io.BytesIO(content), card.stored_side, card.channels, MAX_PIXELS)
+        spec = classifier.spec
+        image = decode_image(io.BytesIO(content), spec.stored_side, spec.channels, MAX_PIXELS)
         raw, features = self._describe(classifier, image[None])
         decisions = self._decider(raw, features)
         prediction = decisions.prediction
-        probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(card.class_names)))
+        probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(spec.class_names)))
         near = self.neighbours.nearest(features[0], NEIGHBOURS_SHOWN) if self.neighbours is not None else []
         return {
             "classes": [
                 {"label": k, "probability": p} for k, p in zip(order.tolist(), probabilities.tolist(), strict=True)
             ],
-            **uncertainty(float(prediction.entropy[0]), len(card.class_names)),
+            **uncertainty(float(prediction.entropy[0]), len(spec.class_names)),
             "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
             "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in near],
             "remarks": remarks(decisions, self._decider),
@@ -133,12 +133,12 @@ class Site:
 
     def about(self) -> dict[str, Any]:
         """What does not change once the model is there."""
-        card = self.classifier.card if self.classifier is not None else None
+        spec = self.classifier.spec if self.classifier is not None else None
         return {
             "run": printable(self.folder.resolve().name),
             "folder": printable(self.folder),
-            "classes": [printable(name) for name in card.class_names] if card is not None else [],
-            "learned_from": card.num_labeled if card is not None else None,
+            "classes": [printable(name) for name in spec.class_names] if spec is not None else [],
+            "learned_from": spec.num_labeled if spec is not None else None,
             "iterations": self.iterations,
             "command": f"npmatch train --resume-from {shlex.quote(str(self.folder))}",
         }

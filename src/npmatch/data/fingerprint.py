@@ -12,7 +12,7 @@ import torch
 
 from npmatch.data.images import FileImages
 from npmatch.data.split import Split
-from npmatch.distributed.ranks import from_all
+from npmatch.distributed.ranks import all_gather_object
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageSet, ImageStore
 
@@ -40,7 +40,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def refuse_unequal(mine: Mapping[str, Any]) -> None:
     """Ranks that have other data than the first would train, or be measured, on a mixture of both."""
-    for number, other in enumerate(described := from_all(dict(mine))):
+    for number, other in enumerate(described := all_gather_object(dict(mine))):
         if changed := changes(described[0], other):
             raise NPMatchError(
                 f"rank {number} has other data than the first rank ({'; '.join(changed)}); give every machine the same"
