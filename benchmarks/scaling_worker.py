@@ -21,7 +21,7 @@ from npmatch.config.resolve import resolve_config
 from npmatch.distributed.collective import traffic
 from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import all_gather_object, is_rank_zero, process_group, world_size
-from npmatch.errors import NPMatchError, ToldElsewhereError
+from npmatch.errors import NPMatchError, ReportedElsewhereError
 
 WARM_UP = 3  # steps
 
@@ -60,4 +60,4 @@ if __name__ == "__main__":
     try:
         measure_here(Path(sys.argv[1]), int(sys.argv[2]), choose_device(sys.argv[3]), sys.argv[4:])
     except NPMatchError as error:
-        sys.exit("" if isinstance(error, ToldElsewhereError) else f"npmatch: {error}")
+        sys.exit("" if isinstance(error, ReportedElsewhereError) else f"npmatch: {error}")

@@ -27,7 +27,7 @@ class NoSuchChoiceError(NPMatchError):
         super().__init__(f"unknown {kind} '{name}'; {hint}")
 
 
-class ToldElsewhereError(NPMatchError):
+class ReportedElsewhereError(NPMatchError):
     """An error that another rank reports to the user; this rank ends without a message."""
 
 

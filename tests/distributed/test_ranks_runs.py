@@ -84,7 +84,7 @@ def test_bad_input_ends_all_ranks_and_is_told_once(two_ranks):
     for one in told:
         assert one["uneven"][1] == "training.batch=9: 2 ranks take equal shares; use 8 or 10"
     assert "holds a run already" in told[0]["again"][1]
-    assert [one["again"][0] for one in told] == ["NPMatchError", "ToldElsewhereError"]
+    assert [one["again"][0] for one in told] == ["NPMatchError", "ReportedElsewhereError"]
 
 
 def test_local_norms_differ_from_synchronised_ones_and_agree_between_ranks(two_ranks):

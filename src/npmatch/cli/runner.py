@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from npmatch.errors import InterruptedRunError, NPMatchError, ToldElsewhereError
+from npmatch.errors import InterruptedRunError, NPMatchError, ReportedElsewhereError
 from npmatch.user_code import trusting
 
 TRUST_CODE = "--trust-code"
@@ -37,7 +37,7 @@ def run_app(app: typer.Typer, arguments: list[str], prog_name: str) -> int:
             sys.stderr.write(error.format_message() + "\n")
             return 2
         return fail(error.format_message(), prog_name) if is_first_rank() else 2  # every rank has the same arguments
-    except ToldElsewhereError:
+    except ReportedElsewhereError:
         return 2
     except NPMatchError as error:
         return fail(str(error) if is_first_rank() else f"rank {os.environ['RANK']}: {error}", prog_name)

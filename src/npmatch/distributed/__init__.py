@@ -1,1 +1,1 @@
-"""The processes of a run on one machine or many: who is who, tensors that cross them, devices."""
+"""Several processes that train one run: ranks, collectives on tensors, devices."""
