@@ -131,10 +131,10 @@ def test_defaults_recipes_and_presets_are_within_the_bounds(algorithm):
     for layer in layers:
         for preset in presets:
             config = make_config({**layer, **name}, preset)
-            assert make_config({}, config.flat()) == config  # defaults are looked at here
+            assert make_config({}, config.flat()) == config  # make_config checks defaults only if they are given
 
 
-# What each quantity is decides its bounds, whatever the annotations say.
+# Values that the meaning of each quantity rules out, stated here independently of the annotations.
 NEVER = {
     "npmatch": """
         training.iterations=0 training.batch=0 training.batch=100000000000000000000000 training.unlabeled_ratio=0
@@ -227,7 +227,7 @@ OWN = {"algorithm.name": f"{__name__}:OwnAlgorithm"}
 def test_our_bounds_are_no_bounds_of_a_users_algorithm():
     config = make_config(OWN, {"algorithm.width": "narrow", "algorithm.window": "-1", "algorithm.confidence": "-1e99"})
     assert config.algorithm == OwnAlgorithm.Config("narrow", -1, confidence=-1e99)
-    assert make_config({}, config.flat()) == config  # as a run's file gives it back
+    assert make_config({}, config.flat()) == config  # as read back from a run's file
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from PIL import Image
 
 import npmatch
 from npmatch.cli import main
-from npmatch.config.choices import facts_of_listing, make_choices, pretrained_at_hand
+from npmatch.config.choices import cached_pretrained, facts_of_listing, make_choices
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import make_config, read_config_file
 from npmatch.data.check import list_data
@@ -55,7 +55,7 @@ def listing_of(classes, labels=8, unlabeled=1000, test=10):
 
 @pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 10), (16, 16), (28, 28), (47, 47), (300, 48)])
 def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: None)
+    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
     listing = list_data(write_photos(tmp_path / "photos", side))
     assert facts_of_listing(listing).side == side
     assert chosen(listing)["data.image_size"] == size
@@ -63,7 +63,7 @@ def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypa
 
 @pytest.mark.parametrize(("side", "size"), [(10, 8), (28, 24), (40, 32), (47, 32), (300, 48)])
 def test_images_of_several_sizes_get_the_usual_one_below_and_are_not_enlarged(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: None)
+    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
     photos = write_photos(tmp_path / "photos", side)
     Image.new("RGB", (side + 9, side + 1)).save(photos / "unlabeled" / "larger.png")
     assert facts_of_listing(list_data(photos)).side == side
@@ -128,16 +128,16 @@ def test_a_gpu_gets_the_literatures_networks(photos):
     assert chosen(listing_of("ab", labels=500), on_cuda=True)["training.batch"] == 64
 
 
-def test_pretrained_weights_are_taken_where_they_are_at_hand(tmp_path, monkeypatch):
+def test_pretrained_weights_are_used_if_they_are_in_the_cache(tmp_path, monkeypatch):
     cache = tmp_path / "hub"
-    assert pretrained_at_hand(False, str(cache)) is None
+    assert cached_pretrained(False, str(cache)) is None
     model = cache / "models--timm--resnet18.tv_in1k"
     (model / "refs").mkdir(parents=True)
     (model / "refs/main").write_text("abc")
     (model / "snapshots/abc").mkdir(parents=True)
     (model / "snapshots/abc/model.safetensors").touch()
-    assert pretrained_at_hand(False, str(cache)) == "resnet18.tv_in1k"
-    monkeypatch.setattr("npmatch.config.choices.pretrained_at_hand", lambda on_cuda: "resnet18.tv_in1k")
+    assert cached_pretrained(False, str(cache)) == "resnet18.tv_in1k"
+    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: "resnet18.tv_in1k")
     large, small = (chosen(list_data(write_photos(tmp_path / str(side), side))) for side in (200, 40))
     assert large["backbone.name"] == "timm:resnet18.tv_in1k"
     assert large["backbone.pretrained"] is True
@@ -218,8 +218,8 @@ def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, mon
     real = pace.steps_within
     monkeypatch.setattr(pace, "steps_within", lambda *args: min(5, real(*args)))
     measured = npmatch.fit(data=photos, out=tmp_path / "a", minutes=1, quiet=True, device="cpu", overrides=SHORT)
-    told = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
-    plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=told)
+    stated = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
+    plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=stated)
     files = [run.folder / "model.safetensors" for run in (measured, plain)]
     assert files[0].read_bytes() == files[1].read_bytes()
 

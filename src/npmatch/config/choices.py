@@ -1,7 +1,7 @@
 """Defaults for a user's own images, each with its reason: one policy for a folder, a CSV and arrays in memory.
 
-What the policy knows of the images is a `DataFacts`; where they came from it does not ask. The numbers were chosen on
-digits and Fashion-MNIST, seeds 10–14 (docs/results.md, "Defaults for one's own images").
+All the policy knows about the images is a `DataFacts`; it does not depend on where they come from. The numbers were
+chosen on digits and Fashion-MNIST, seeds 10–14 (docs/results.md, "Defaults for one's own images").
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from npmatch.data.images import FORMATS
 from npmatch.data.sources.listing import Listing
 from npmatch.training import filled_decay
 
-SAMPLE = 256  # files whose headers are read to learn how large images are
-SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)
-LARGEST = {False: 48, True: 96}  # side for a network from scratch; True: on CUDA
-LARGEST_PRETRAINED = {False: 96, True: 224}
-TINY = 16  # pixels: smaller images are lost in strong augmentation, and in a network that halves them at once
-# Networks worth having where their weights are in the Hugging Face cache, the first found is taken; True: on CUDA.
+SAMPLED_FILES = 256  # number of files whose headers are read to find the usual image size
+SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)  # pixels: sides that images of different sizes are scaled to
+# The tables below have one entry for the CPU (False) and one for CUDA (True).
+LARGEST_SIDE = {False: 48, True: 96}  # pixels, for a network trained from scratch
+LARGEST_SIDE_PRETRAINED = {False: 96, True: 224}  # pixels
+TINY = 16  # pixels: smaller images do not survive strong augmentation, nor a first layer of stride 2
+# timm networks in order of preference: the first one whose weights are in the Hugging Face cache is used.
 PRETRAINED = {
     False: ("resnet18.a1_in1k", "resnet18.tv_in1k", "mobilenetv3_small_100.lamb_in1k", "resnet34.a1_in1k"),
     True: ("resnet50.a1_in1k", "resnet50.tv_in1k", "resnet34.a1_in1k", "resnet18.a1_in1k", "resnet18.tv_in1k"),
 }
-# Nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
+# Entropy in nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
-HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and the fewest per class to do so
-BALANCED = 2.0  # at most so many times as many labels in one class as in another
+HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
+BALANCED = 2.0  # largest ratio between the numbers of labels of two classes
 
 # Every key the policy may choose, now or in version 0.1.0: a resumed run keeps what was chosen when it started.
 CHOSEN_KEYS = frozenset(
@@ -51,7 +52,7 @@ CHOSEN_KEYS = frozenset(
 
 
 class Choice(NamedTuple):
-    """A setting, and why it was chosen."""
+    """A setting that was chosen for the user, and the reason for it."""
 
     key: str
     value: Any
@@ -60,20 +61,20 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the defaults follow from."""
+    """The facts about a user's images that the defaults follow from."""
 
     class_names: Sequence[str]
-    labels: Sequence[int]  # labelled images of each class that has any
-    images: int  # to learn from, labelled and unlabelled
-    side: int | None  # median of the shorter sides in pixels; None where no file could be read
-    sides_differ: bool = False  # so that images have to be scaled in any case
+    labels: Sequence[int]  # number of labelled images in each class that has any
+    images: int  # number of training images, labelled and unlabelled
+    side: int | None  # median of the shorter sides in pixels; None if no file could be read
+    sides_differ: bool = False  # if so, images have to be scaled in any case
     is_grey: bool = False
-    from_files: bool = True  # decoded to any size; arrays have their own
-    is_tested: bool = True  # there are test images, or the caller measures the error
+    from_files: bool = True  # files can be decoded to any size; arrays keep the size they have
+    is_tested: bool = True  # whether there are test images, or the caller measures the error itself
 
 
 def facts_of_listing(listing: Listing) -> DataFacts:
-    """The facts of a folder or a CSV: counts from the names, sizes from the headers of some files."""
+    """The facts about a folder or a CSV: counts from its listing, image sizes from the headers of some files."""
     sides, modes = _headers(listing)
     labels = listing.count("labeled")
     return DataFacts(
@@ -90,23 +91,24 @@ def facts_of_listing(listing: Listing) -> DataFacts:
 def _headers(listing: Listing) -> tuple[list[int], set[str]]:
     """The shorter sides and Pillow's modes of some of the files."""
     sides, modes = [], set()
-    for file in listing.files[:: max(1, len(listing.files) // SAMPLE)]:
+    for file in listing.files[:: max(1, len(listing.files) // SAMPLED_FILES)]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with open_regular(listing.path(file)) as content, Image.open(content, formats=FORMATS) as image:
                     sides.append(min(image.size))
                     modes.add(image.mode)
-        except Exception:  # whatever is wrong with it, the check of the data says
+        except Exception:  # the data check reports files that cannot be read
             continue
     return sides, modes
 
 
 def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
-    """What follows from the images for every key that is not `given` (as text or as values)."""
+    """The settings that follow from the facts, for every key that is not in `given` (values may be text)."""
     algorithm = str(given.get("algorithm.name", "npmatch"))
-    pretrained = pretrained_at_hand(on_cuda) if facts.from_files and (facts.side or 0) >= 64 else None
-    size = _given_size(given) or _stored_side(facts, (LARGEST_PRETRAINED if pretrained else LARGEST)[on_cuda])
+    pretrained = cached_pretrained(on_cuda) if facts.from_files and (facts.side or 0) >= 64 else None
+    largest = LARGEST_SIDE_PRETRAINED if pretrained else LARGEST_SIDE
+    size = _given_size(given) or _stored_side(facts, largest[on_cuda])
     choices = [
         *_image_size(facts, size),
         *_backbone(size, pretrained, on_cuda),
@@ -118,12 +120,12 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_dropout(algorithm, size, on_cuda),
         *_validation(facts),
     ]
-    own_network = "backbone.name" in given  # whose width, stride and weights are then not ours to choose
-    return [c for c in choices if c.key not in given and not (own_network and c.key.startswith("backbone."))]
+    chooses_backbone = "backbone.name" not in given  # width, stride and weights suit the chosen network only
+    return [c for c in choices if c.key not in given and (chooses_backbone or not c.key.startswith("backbone."))]
 
 
-def pretrained_at_hand(on_cuda: bool, cache: str | None = None) -> str | None:
-    """A timm network whose weights are on this machine; nothing is downloaded."""
+def cached_pretrained(on_cuda: bool, cache: str | None = None) -> str | None:
+    """Name of a timm network whose weights are on this machine, or None; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     for name in PRETRAINED[on_cuda]:
@@ -138,7 +140,7 @@ def _given_size(given: Mapping[str, Any]) -> int | None:
 
 
 def _stored_side(facts: DataFacts, largest: int) -> int:
-    """The images' own side where they have one and it is not too large; else the next smaller of the usual ones."""
+    """The images' own side if they share one and it is not too large, otherwise the next smaller one in SIDES."""
     if facts.side is not None and (not facts.from_files or (facts.side <= largest and not facts.sides_differ)):
         return facts.side
     return max((side for side in SIDES if side <= min(facts.side or largest, largest)), default=SIDES[0])
@@ -146,8 +148,8 @@ def _stored_side(facts: DataFacts, largest: int) -> int:
 
 def _image_size(facts: DataFacts, size: int) -> Iterator[Choice]:
     if facts.from_files:
-        found = "all are so large" if size == facts.side else f"the median shorter side is {facts.side}"
-        yield Choice("data.image_size", size, "no file could be read" if facts.side is None else found)
+        reason = "the images' own size" if size == facts.side else f"the median shorter side is {facts.side}"
+        yield Choice("data.image_size", size, "no file could be read" if facts.side is None else reason)
 
 
 def _is_small(size: int, on_cuda: bool) -> bool:
@@ -158,28 +160,32 @@ def _is_small(size: int, on_cuda: bool) -> bool:
 def _backbone(size: int, pretrained: str | None, on_cuda: bool) -> Iterator[Choice]:
     if pretrained is not None:
         yield Choice("backbone.name", f"timm:{pretrained}", "its pretrained weights are on this machine")
-        yield Choice("backbone.pretrained", True, "few labels go further from learnt features")
-        yield Choice("training.learning_rate", 0.01, "pretrained weights should not be shaken")
+        yield Choice("backbone.pretrained", True, "with few labels, pretrained features help")
+        yield Choice("training.learning_rate", 0.01, "small, to keep the pretrained features")
     elif _is_small(size, on_cuda):
         yield Choice("backbone.name", "cnn", "small, for tiny images" if on_cuda else "small, for a CPU")
         yield Choice("backbone.width", 32 if size < TINY else 48, f"for {size}×{size} pixels")
-        yield Choice("backbone.stem_stride", 1 if size < TINY else 2, "a quarter of the time, but for tiny images")
+        if size < TINY:
+            yield Choice("backbone.stem_stride", 1, "tiny images lose too much at stride 2")
+        else:
+            yield Choice("backbone.stem_stride", 2, "takes a quarter of the time of stride 1")
     else:
-        yield Choice("backbone.name", "wrn-37-2" if size > 64 else "wrn-28-2", f"the literature's for {size}×{size}")
+        name = "wrn-37-2" if size > 64 else "wrn-28-2"
+        yield Choice("backbone.name", name, f"usual in the literature for {size}×{size} pixels")
 
 
 def _augmentation(size: int, facts: DataFacts) -> Iterator[Choice]:
-    numbered = all(name.isdecimal() for name in facts.class_names)  # such names do not say what is in the pictures
+    numbered = all(name.isdecimal() for name in facts.class_names)  # such names do not say what the images show
     if facts.class_names and all(len(name) == 1 for name in facts.class_names):
-        yield Choice("augment.policy", "digits", "classes are single characters: mirrored they are others")
+        yield Choice("augment.policy", "digits", "classes are single characters, which must not be mirrored")
     elif facts.class_names and numbered and facts.is_grey:
-        yield Choice("augment.policy", "digits", "grey pictures of numbered classes may be signs: not mirrored")
+        yield Choice("augment.policy", "digits", "grey images of numbered classes may be characters: not mirrored")
     else:
         yield Choice("augment.policy", "natural", "photos may be mirrored")
     yield Choice("augment.padding", max(1, size // 8), "an eighth of the side")
     if size < TINY:
-        yield Choice("augment.operations", 1, "tiny images do not survive more")
-        yield Choice("augment.cutout", 0.25, "tiny images do not survive more")
+        yield Choice("augment.operations", 1, "more would destroy tiny images")
+        yield Choice("augment.cutout", 0.25, "more would destroy tiny images")
 
 
 def _batches(facts: DataFacts, on_cuda: bool) -> Iterator[Choice]:
@@ -188,18 +194,18 @@ def _batches(facts: DataFacts, on_cuda: bool) -> Iterator[Choice]:
     batch = min(usual, max(8, 1 << max(0, labeled - 1).bit_length()))
     yield Choice("training.batch", batch, f"{labeled} labelled images")
     ratio = min(ratio, max(1, facts.images // batch))
-    yield Choice("training.unlabeled_ratio", ratio, f"{facts.images} images to learn from")
+    yield Choice("training.unlabeled_ratio", ratio, f"{facts.images} training images")
     if on_cuda:
-        yield Choice("training.iterations", 20_000, "minutes on a GPU; --minutes says how many")
+        yield Choice("training.iterations", 20_000, "minutes on a GPU; --minutes sets the time instead")
 
 
 def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
     usual, steps = (0.999 if on_cuda else OWN_IMAGES["training.ema"]), str(given.get("training.iterations", ""))
     decay = filled_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
     if decay < usual:
-        yield Choice("training.ema", decay, f"{steps} steps do not fill a longer average")
+        yield Choice("training.ema", decay, f"{steps} steps are too few for a longer average")
     elif on_cuda:
-        yield Choice("training.ema", usual, "the average of a long run")
+        yield Choice("training.ema", usual, "a long run allows a long average")
 
 
 def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
@@ -207,7 +213,7 @@ def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
     k = max(2, len(facts.class_names))
     if "max_entropy" in known:
         value = round(MAX_ENTROPY * min(1.0, math.log(k) / math.log(AT_CLASSES)), 3)
-        reason = f"{MAX_ENTROPY} nats from {AT_CLASSES} classes on, for fewer in proportion to ln K; K = {k}"
+        reason = f"{MAX_ENTROPY} nats from {AT_CLASSES} classes on, proportional to ln K below; K = {k}"
         yield Choice("algorithm.max_entropy", value, reason)
     if "confidence" in known and k > 100:
         value = round(max(0.7, 0.95 - 0.25 * math.log10(k / 100)), 3)
@@ -215,23 +221,23 @@ def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
     if "alignment" in known and facts.labels:
         balanced = is_balanced(facts.labels)
         fewest, most = min(facts.labels), max(facts.labels)
-        reason = f"{fewest} to {most} labels a class: " + ("balanced" if balanced else "not balanced")
+        reason = f"{fewest} to {most} labels per class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
 
 
 def is_balanced(labels: Collection[int]) -> bool:
-    """Whether the classes have so nearly equally many labels that alignment, which assumes as much, may be on."""
+    """Whether the classes have similar numbers of labels, which distribution alignment assumes."""
     return max(labels) <= BALANCED * min(labels)
 
 
 def _clipping(algorithm: str) -> Iterator[Choice]:
     if issubclass(find_algorithm(algorithm), NPMatch):
-        yield Choice("training.clip", 1.0, "a neural process then learns from its first steps on")
+        yield Choice("training.clip", 1.0, "lets a neural process learn from its first steps on")
 
 
 def _dropout(algorithm: str, size: int, on_cuda: bool) -> Iterator[Choice]:
     if algorithm == "ups" and _is_small(size, on_cuda):
-        yield Choice("algorithm.dropout", 0.1, "a small network learns little under more")
+        yield Choice("algorithm.dropout", 0.1, "more would keep a small network from learning")
 
 
 def _validation(facts: DataFacts) -> Iterator[Choice]:

@@ -1,4 +1,4 @@
-"""Where the files lie that a run's configuration names: as typed, which is from the folder the run was started in."""
+"""Paths in a run's configuration: stored as typed, so relative ones start from the folder the run was started in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH_KEYS = ("data.root", "data.foreign_root", "data.split", GIVEN_LABELS_KEY, "
 
 
 def working_folder() -> str | None:
-    """The folder that relative paths start from; None where it is gone."""
+    """The current working directory, or None if it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -22,22 +22,23 @@ def working_folder() -> str | None:
 def paths_of_run(layer: Mapping[str, Any], run: Path, started_in: object) -> dict[str, str]:
     """Paths in a run's configuration that must be resolved before use, as a layer over it.
 
-    A run that has been moved has its own files with it. Other relative paths start from the folder it was started in,
-    unless nothing is there: a whole project may have been moved, and is then worked on in its new place.
+    The file of given labels lies in the run's own folder, wherever that is now. Other relative paths start from the
+    folder the run was started in, unless they do not exist there: if a whole project has been moved, they start from
+    the current folder.
     """
-    found = {}
+    resolved = {}
     if isinstance(started_in, str) and started_in != working_folder():
         for key in PATH_KEYS:
-            path = os.path.join(started_in, str(layer.get(key)))  # an absolute path stays what it is
+            path = os.path.join(started_in, str(layer.get(key)))  # an absolute path stays as it is
             if layer.get(key) is not None and os.path.exists(path):
-                found[key] = path
-    given = layer.get(GIVEN_LABELS_KEY)
-    if given is not None and (own := run / Path(str(given)).name).exists():
-        found[GIVEN_LABELS_KEY] = str(own)
-    return found
+                resolved[key] = path
+    given_labels = layer.get(GIVEN_LABELS_KEY)
+    if given_labels is not None and (in_run := run / Path(str(given_labels)).name).exists():
+        resolved[GIVEN_LABELS_KEY] = str(in_run)
+    return resolved
 
 
-def same_place(one: str | None, other: str | None) -> bool:
-    """Whether two values of a path's key name the same place."""
+def same_path(one: str | None, other: str | None) -> bool:
+    """Whether two values of a key in PATH_KEYS mean the same path."""
     first, second = (None if path is None else os.path.abspath(os.path.expanduser(path)) for path in (one, other))
     return first == second

@@ -1,6 +1,6 @@
-"""Every cell of the paper's tables as a named recipe, `<data set>-<labels>`, plus small ones for any laptop.
+"""Every cell of the paper's tables as a named recipe, `<data set>-<labels>`, and small recipes that run on a laptop.
 
-A recipe is a layer of configuration and the figures the paper reports for it. To run one:
+A recipe is a layer of configuration, with the error rates that the paper reports for it. To run one:
 `npmatch train cifar10-40 --data DIR`.
 """
 
@@ -49,10 +49,10 @@ IMAGENET = {
     "training.learning_rate": 0.05,
     "training.weight_decay": 1e-4,
 }
-# What a data set changes in an algorithm (paper, appendix, and the methods' own papers).
+# Settings of an algorithm that depend on the data set (paper, appendix, and the methods' own papers).
 ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "npmatch"): {"algorithm.alignment": True, "algorithm.max_entropy": 1.2},
-    ("digits", "ups"): {"algorithm.dropout": 0.1},  # a small network under dropout 0.3 learns little
+    ("digits", "ups"): {"algorithm.dropout": 0.1},  # the default of 0.3 keeps a small network from learning
     ("stl10", "comatch"): {"algorithm.contrastive_weight": 5.0},
     ("imagenet", "fixmatch"): {"algorithm.confidence": 0.7},
     ("imagenet", "flexmatch"): {"algorithm.confidence": 0.7},
@@ -61,7 +61,7 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("fashion-mnist", "npmatch"): {"algorithm.alignment": True},
 }
 
-# 8×8 pixels and 1,437 images: a small network and minutes, not days. Chosen on seeds 10–19.
+# 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.
 DIGITS = {
     "data.source": "digits",
     "augment.policy": "digits",
@@ -90,7 +90,7 @@ FASHION_MNIST = {
     "training.eval_every": 500,
     "training.checkpoint_every": 500,
 }
-# Images of a user's own, without a recipe.
+# Defaults for a user's own images; choices.py refines them.
 OWN_IMAGES: dict[str, Any] = {
     "data.source": "folder",
     "data.image_size": 32,
@@ -133,6 +133,7 @@ PAPER_IMAGENET = {
 
 
 def _paper_errors(name: str) -> dict[str, tuple[float, float | None]]:
+    """A recipe's column of the paper's tables: algorithm → error in %, standard deviation."""
     if name == "imagenet-100k":
         return {algorithm: (error, None) for algorithm, error in PAPER_IMAGENET.items()}
     if name not in COLUMNS:
@@ -152,8 +153,8 @@ def _all_recipes() -> dict[str, Recipe]:
     ]
     recipes = [
         Recipe(f"{source}-{n}", about, {**settings, "data.labels": n}, _paper_errors(f"{source}-{n}"))
-        for source, about, settings, amounts in sets
-        for n in amounts
+        for source, about, settings, numbers_of_labels in sets
+        for n in numbers_of_labels
     ]
     imagenet = {**IMAGENET, "data.labels": 100_000}
     about = "ImageNet with 100 labels per class, ResNet-50"
@@ -165,7 +166,7 @@ RECIPES = _all_recipes()
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
+    """The recipe called `name`; an unknown name is an error."""
     if name not in RECIPES:
         raise NoSuchChoiceError("recipe", name, list(RECIPES))
     return RECIPES[name]
@@ -173,5 +174,5 @@ def find_recipe(name: str) -> Recipe:
 
 def recipe_layer(name: str, algorithm: str) -> dict[str, Any]:
     """A recipe's settings for an algorithm, as a layer of configuration."""
-    extra = ALGORITHM_SETTINGS.get((name.rpartition("-")[0], algorithm), {})
-    return {"recipe": name, **find_recipe(name).settings, **find_algorithm(algorithm).settings, **extra}
+    for_data_set = ALGORITHM_SETTINGS.get((name.rpartition("-")[0], algorithm), {})
+    return {"recipe": name, **find_recipe(name).settings, **find_algorithm(algorithm).settings, **for_data_set}

@@ -1,4 +1,4 @@
-"""From the words of a command to a whole configuration: recipe or defaults, file, settings."""
+"""From a recipe or a user's images, a YAML file and the command line to a complete configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Overrides = Mapping[str, Any] | Iterable[str]
 
 
 class Resolved(NamedTuple):
-    """A configuration, and how it came about."""
+    """A configuration, and what it was derived from."""
 
     config: Config
-    choices: list[Choice]  # what was chosen for a user's images, in place of what was not given
-    listing: Listing | None = None  # of these images: a folder is walked once, and then trained on as it was found
+    choices: list[Choice]  # settings chosen from a user's images, for keys that were not given
+    listing: Listing | None = None  # of these images; the folder is walked once, and the run uses this listing
 
 
 def resolve_config(
@@ -37,16 +37,19 @@ def resolve_config(
     overrides: Overrides = (),
     device: str | None = None,
 ) -> Config:
-    """Defaults < recipe < preset < file < command line; without a recipe, choices that follow from the images."""
+    """The configuration from the layers defaults < recipe < preset < file < command line.
+
+    Without a recipe, settings chosen from the images take its place.
+    """
     layers = Layers.of(data, algorithm, seed, config_file, overrides)
     return resolve(recipe, layers, device).config
 
 
 class Layers(NamedTuple):
-    """What a user has said, as layers of configuration; later ones win."""
+    """The layers of configuration that a user gives; the command line wins over the file."""
 
     file: dict[str, Any]
-    words: dict[str, Any]
+    command_line: dict[str, Any]
 
     @staticmethod
     def of(
@@ -56,19 +59,19 @@ class Layers(NamedTuple):
         config_file: str | Path | None,
         overrides: Overrides,
     ) -> Layers:
-        """Options as the keys they stand for, and key=value words, which win over them."""
+        """Options such as --data become the keys they stand for; `overrides` win over them."""
         file = {} if config_file is None else read_config_file(Path(config_file))
-        words = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
-        flags = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
-        return Layers(file, {key: value for key, value in flags.items() if value is not None} | words)
+        settings = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+        options = {"data.root": None if data is None else str(data), "algorithm.name": algorithm, "seed": seed}
+        return Layers(file, {key: value for key, value in options.items() if value is not None} | settings)
 
     @property
     def given(self) -> dict[str, Any]:
-        """Both as one layer."""
-        return {**self.file, **self.words}
+        """Both layers merged into one."""
+        return {**self.file, **self.command_line}
 
     def check_minutes(self, minutes: float | None) -> None:
-        """Refuses a time that is none, and a time beside a number of steps."""
+        """Refuses a time that is not positive, and a time together with a number of steps."""
         if minutes is None:
             return
         if not 0 < minutes < math.inf:
@@ -84,29 +87,30 @@ def resolve(
     remembered: Mapping[str, Any] | None = None,
     listing: Listing | None = None,
 ) -> Resolved:
-    """The configuration that a recipe or a user's images, and what was given, lead to.
+    """The configuration of a recipe, or of a user's images, under the layers the user gave.
 
-    `remembered` are the choices of an earlier start of the run, which then stay; `listing` is that of the images, where
-    they have been listed already.
+    `remembered` holds choices of an earlier start of this run, which stay in force. `listing` is the listing of the
+    images, if they have been listed already.
     """
     given = layers.given
     remember_typed(given.get(key) for key in CODE_KEYS)
-    name = str(given.get("algorithm.name", Config.name))
+    algorithm = str(given.get("algorithm.name", Config.name))
     recipe = recipe or layers.file.get("recipe")
     choices: list[Choice] = []
     if recipe is not None:
-        base = recipe_layer(recipe, name)
+        base = recipe_layer(recipe, algorithm)
     elif {"data.root", "data.source"} & given.keys():
+        settings = find_algorithm(algorithm).settings
         source = str(given.get("data.source", OWN_IMAGES["data.source"]))
-        root, settings = find_root(source, given.get("data.root")), find_algorithm(name).settings
+        root = find_root(source, given.get("data.root"))
         if is_listed(source) and root is not None:
             listing = listing or list_data(root)
-            if listing.faults:  # from which nothing sensible follows
+            if listing.faults:  # no setting can be chosen from such data
                 raise NPMatchError(listing.faults[0])
             on_cuda = choose_device(device).type == "cuda"
             choices = make_choices(facts_of_listing(listing), {**settings, **given}, on_cuda)
         base = {**OWN_IMAGES, **{choice.key: choice.value for choice in choices}, **settings}
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
-    config = make_config({**base, **(remembered or {})}, layers.file, layers.words)
+    config = make_config({**base, **(remembered or {})}, layers.file, layers.command_line)
     return Resolved(config, choices, listing)

@@ -1,7 +1,7 @@
-"""One typed configuration tree. Layers: defaults < recipe < preset < file < command line; unknown keys fail.
+"""One typed configuration tree. Layers: defaults < recipe < preset < file < command line; an unknown key is an error.
 
-A layer is a flat mapping from dotted keys to values (`{"training.iterations": 200}`), so every layer, and every
-difference between two configurations, is named the way a user types it.
+A layer is a flat mapping from dotted keys to values (`{"training.iterations": 200}`). Layers, and differences between
+two configurations, thus use the names that a user types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pydantic
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
 from npmatch.backbones import BackboneConfig
-from npmatch.config.paths import PATH_KEYS, same_place
+from npmatch.config.paths import PATH_KEYS, same_path
 from npmatch.data.config import DataConfig
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.files import write_atomically
@@ -26,15 +26,16 @@ from npmatch.training.config import TrainingConfig
 
 Layer = Mapping[str, Any]
 
+# Keys whose value may name Python code, `package.module:name`.
 CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source", "data.foreign")
 
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides a run."""
+    """The complete configuration of a run."""
 
-    name: str = "npmatch"  # of the algorithm; key algorithm.name
-    algorithm: Any = None  # that algorithm's own Config
+    name: str = "npmatch"  # of the algorithm; its key is algorithm.name
+    algorithm: Any = None  # an instance of that algorithm's own Config
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -44,7 +45,7 @@ class Config:
     preset: str | None = None
 
     def flat(self) -> dict[str, Any]:
-        """Every key and its value, dotted: the form layers have."""
+        """Every dotted key with its value, as one layer."""
         flat: dict[str, Any] = {"recipe": self.recipe, "preset": self.preset, "seed": self.seed}
         flat["algorithm.name"] = self.name
         for group in ("algorithm", "data", "augment", "backbone", "training"):
@@ -52,7 +53,7 @@ class Config:
         return flat
 
     def nested(self) -> dict[str, Any]:
-        """The tree as plain dictionaries, for YAML and JSON."""
+        """The tree as nested dictionaries of plain values, for YAML and JSON."""
         tree: dict[str, Any] = {}
         for key, value in self.flat().items():
             group, _, leaf = key.rpartition(".")
@@ -62,66 +63,52 @@ class Config:
 
 
 def make_config(*layers: Layer) -> Config:
-    """The configuration that layers give (a recipe's first), later ones winning; values may be text."""
+    """The configuration of these layers, the recipe's first; later layers win, and values may be text."""
     given = {key: value for layer in layers for key, value in layer.items()}
     algorithm = find_algorithm(str(given.get("algorithm.name", Config.name)))
     preset = given.get("preset")
     if preset is not None:
         if not isinstance(preset, str) or preset not in algorithm.presets:  # a file may hold a list there
             raise NoSuchChoiceError("preset", str(preset), list(algorithm.presets))
-        own_words = {key: value for layer in layers[1:] for key, value in layer.items()}
-        given = {**given, **algorithm.presets[preset], **own_words}
-    groups = _groups(algorithm)
-    types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
-    types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
-    values = {key: _typed(key, value, types) for key, value in given.items()}
-    _check_finite(values, algorithm)
-    return config_of(values)
-
-
-def _check_finite(values: Layer, algorithm: type[Algorithm]) -> None:
-    """A user's `float` without bounds takes finite numbers, and its default, which may stand for no limit."""
-    defaults = {f"algorithm.{field.name}": field.default for field in dataclasses.fields(algorithm.Config)}
-    for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(key):
-            raise NPMatchError(f"{key}={value}: must be a finite number")
-
-
-def config_of(values: Layer) -> Config:
-    """The configuration of values that have their keys' types already, as those a program sets have."""
-    name = str(values.get("algorithm.name", Config.name))
-
-    def part(group: str) -> dict[str, Any]:
-        return {
-            k.partition(".")[2]: v for k, v in values.items() if k.startswith(group + ".") and k != "algorithm.name"
-        }
-
-    return Config(
-        name=name,
-        **{group: cls(**part(group)) for group, cls in _groups(find_algorithm(name)).items()},
-        **{key: values[key] for key in ("seed", "recipe", "preset") if key in values},
-    )
-
-
-def _groups(algorithm: type[Algorithm]) -> dict[str, type]:
-    """The typed parts of the tree."""
-    return {
+        after_recipe = {key: value for layer in layers[1:] for key, value in layer.items()}
+        given = {**given, **algorithm.presets[preset], **after_recipe}
+    groups = {
         "algorithm": algorithm.Config,
         "data": DataConfig,
         "augment": AugmentConfig,
         "backbone": BackboneConfig,
         "training": TrainingConfig,
     }
+    types = {f"{group}.{key}": hint for group, cls in groups.items() for key, hint in _hints(cls).items()}
+    types |= {"algorithm.name": str, "seed": int, "recipe": str | None, "preset": str | None}
+    values = {key: _typed(key, value, types) for key, value in given.items()}
+    _check_finite(values, algorithm)
+    name = values.pop("algorithm.name", Config.name)  # it chose the group `algorithm`, and is not in it
+    root = {key: values[key] for key in ("seed", "recipe", "preset") if key in values}
+    return Config(name, **root, **{group: cls(**_leaves(values, group)) for group, cls in groups.items()})
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """The type of each field, with its bounds."""
+    """The type of each field of a dataclass, with its bounds."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
+def _leaves(layer: Layer, group: str) -> dict[str, Any]:
+    """The keys of one group of the tree, without the group's name."""
+    return {key.removeprefix(f"{group}."): value for key, value in layer.items() if key.startswith(f"{group}.")}
+
+
+def _check_finite(values: Layer, algorithm: type[Algorithm]) -> None:
+    """Refuses inf and nan in a user's `float` without bounds, unless it is the default, which may mean no limit."""
+    defaults = {f"algorithm.{field.name}": field.default for field in dataclasses.fields(algorithm.Config)}
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(key):
+            raise NPMatchError(f"{key}={value}: must be a finite number")
+
+
 def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
-    """The value as its key's type and within its bounds, or one line that says what the key takes."""
+    """The value converted to its key's type and checked against its bounds; an error says what the key takes."""
     if key not in types:
         raise NoSuchChoiceError("key", str(key), sorted(types))
     hint = types[key]
@@ -151,14 +138,14 @@ def parse_overrides(tokens: Iterable[str]) -> dict[str, str]:
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """A YAML file's tree as a layer."""
+    """A YAML file as a layer."""
     import yaml
 
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: no UTF-8, nested without end
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: not UTF-8, nested too deeply
         raise NPMatchError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(tree, dict):
         raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
@@ -166,7 +153,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def config_in_file(layer: Layer, path: Path) -> Config:
-    """The configuration that `path` holds; what is wrong with it is said of the file."""
+    """The configuration of a layer that was read from `path`; errors name the file."""
     try:
         return make_config({}, layer)
     except NPMatchError as error:
@@ -174,7 +161,7 @@ def config_in_file(layer: Layer, path: Path) -> Config:
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested tree as a flat layer."""
+    """A tree of keys and groups of keys as a layer."""
     layer: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -185,7 +172,7 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(config: Config, path: Path) -> None:
-    """The whole tree as YAML."""
+    """Writes the whole tree as YAML."""
     import yaml
 
     write_atomically(path, yaml.safe_dump(config.nested(), sort_keys=False, allow_unicode=True).encode())
@@ -197,7 +184,7 @@ def differences(old: Config, new: Config, ignore: Iterable[str] = ()) -> list[st
 
     def differs(key: str) -> bool:
         one, other = before.get(key), after.get(key)
-        return not same_place(one, other) if key in PATH_KEYS else one != other
+        return not same_path(one, other) if key in PATH_KEYS else one != other
 
     keys = [k for k in {**before, **after} if k not in set(ignore) and differs(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
