@@ -30,7 +30,7 @@ from benchmarks.result import BenchmarkResult, Column
 from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
-from npmatch.files import unfinished
+from npmatch.files import temporary_path
 
 FAULTS = ("kill -9", "SIGTERM", "kill -9 in a checkpoint's write")
 CLOCKS = ("seconds", "images_per_second")
@@ -196,7 +196,7 @@ def die_in_a_write(number: int, share: float) -> None:
             write(path, content)
             return
         if share < 1:
-            unfinished(path).write_bytes(content[: int(share * len(content))])
+            temporary_path(path).write_bytes(content[: int(share * len(content))])
         else:
             write(path, content)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ _held: set[Path] = set()  # by this process, which the operating system's lock w
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         with open_new(temporary) as file:
             file.write(content)
@@ -69,7 +69,7 @@ def in_utf8(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def is_held_by(folder: Path, owner: str) -> bool:
+def was_locked_by(folder: Path, owner: str) -> bool:
     """Whether `owner` was the last to lock a folder; its lock may have ended since."""
     try:
         return bool(owner) and (folder / LOCK).read_text(encoding="utf-8").rstrip().endswith(f", for {owner}")
@@ -77,7 +77,7 @@ def is_held_by(folder: Path, owner: str) -> bool:
         return False
 
 
-def unfinished(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """The name that a file bears while it is being written."""
     return path.with_name(path.name + TEMPORARY)
 

@@ -17,13 +17,13 @@ from npmatch.data import (
     Dataset,
     FileImages,
     ImageSet,
-    fingerprint,
     load_configured,
     load_dataset,
     make_split,
     mix_foreign,
 )
 from npmatch.data.config import DataConfig
+from npmatch.data.fingerprint import dataset_fingerprint
 from npmatch.errors import NPMatchError
 from npmatch.runs.folder import RunFolder
 from npmatch.training import load_tensors
@@ -76,7 +76,7 @@ def test_their_share_their_label_and_their_place(memory_dataset: Dataset, share:
 def test_one_draw_for_all_runs_and_a_larger_share_holds_the_smaller(memory_dataset: Dataset) -> None:
     half, again, third = (mix_foreign(memory_dataset, noise(90), share) for share in (0.5, 0.5, 0.3))
     assert torch.equal(half.train.images.pixels, again.train.images.pixels)
-    assert fingerprint(half) == fingerprint(again) != fingerprint(third)
+    assert dataset_fingerprint(half) == dataset_fingerprint(again) != dataset_fingerprint(third)
     assert as_set(third.train.images.pixels) < as_set(half.train.images.pixels)
 
 
@@ -111,7 +111,7 @@ def test_from_a_configuration(add_source: AddSource, tmp_path: Path, write_image
     config = DataConfig(foreign=foreign, foreign_share=0.5)
     assert (load_configured(config).train.labels == -2).float().mean() == 0.5
     for without in (DataConfig(), DataConfig(foreign="no-such-source")):  # a share of nothing asks for nothing
-        assert fingerprint(load_configured(without)) == fingerprint(load_dataset("digits"))
+        assert dataset_fingerprint(load_configured(without)) == dataset_fingerprint(load_dataset("digits"))
     # A folder's pictures take the size of the others.
     for name in ("labeled/a/1.png", "labeled/b/2.png", "unlabeled/3.png"):
         write_image(tmp_path / name, width=20, height=20, seed=len(name) + int(name[-5]))

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmatch.data import ArrayImages, Dataset, ImageSet, Split, fingerprint, make_split
+from npmatch.data import ArrayImages, Dataset, ImageSet, Split, make_split
+from npmatch.data.fingerprint import dataset_fingerprint
 from npmatch.errors import NPMatchError
 
 
@@ -186,7 +187,7 @@ def test_the_fingerprint_covers_what_a_split_depends_on() -> None:
     def variant(labels: list[int], classes: tuple[str, ...] = ("a", "b"), names: tuple[str, ...] = ()) -> str:
         dataset = dataset_of(labels)
         dataset.class_names, dataset.train.names = classes, list(names)
-        return fingerprint(dataset)
+        return dataset_fingerprint(dataset)
 
     base = variant([0, 1])
     assert base == variant([0, 1])

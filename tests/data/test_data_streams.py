@@ -20,7 +20,7 @@ from npmatch.data import (
     make_split,
     make_stream,
 )
-from npmatch.data.loading import SLOTS, copied_ahead, default_workers
+from npmatch.data.loading import SLOTS, copy_ahead, default_workers
 from npmatch.data.streams import FetchedStream, ResidentStream, free_memory
 from npmatch.errors import NPMatchError
 
@@ -206,7 +206,7 @@ def test_copies_beside_a_busy_gpu_are_whole_and_few() -> None:
     before = torch.cuda.memory_stats()["active_bytes.all.current"]
     batches = [RawBatch(*(torch.full((2**20,), step, dtype=torch.int64) for _ in range(4))) for step in range(40)]
     sums = []
-    for batch in copied_ahead(batches, torch.device("cuda")):
+    for batch in copy_ahead(batches, torch.device("cuda")):
         torch.cuda._sleep(2_000_000)  # cycles: about a millisecond
         sums.append(torch.stack([part.sum() for part in batch]))
         del batch
@@ -219,6 +219,6 @@ def test_copies_beside_a_busy_gpu_are_whole_and_few() -> None:
 @pytest.mark.gpu
 def test_a_batch_may_be_kept() -> None:
     batches = [RawBatch(*(torch.full((1000,), step) for _ in range(4))) for step in range(20)]
-    kept = list(copied_ahead(batches, torch.device("cuda")))
+    kept = list(copy_ahead(batches, torch.device("cuda")))
     assert_equal([batch.to(torch.device("cpu")) for batch in kept], batches)
-    assert list(copied_ahead([], torch.device("cuda"))) == []
+    assert list(copy_ahead([], torch.device("cuda"))) == []

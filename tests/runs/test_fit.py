@@ -144,7 +144,7 @@ def test_labels_of_unlabelled_images_never_reach_the_optimiser(tmp_path, monkeyp
     )
     monkeypatch.setattr("npmatch.runs.fit.load_configured", lambda *a: lied)
     monkeypatch.setattr(
-        "npmatch.data.split.fingerprint",
+        "npmatch.data.split.dataset_fingerprint",
         lambda dataset: json.loads((straight.folder / "split.json").read_text())["fingerprint"],
     )
     other = train_tiny(tmp_path / "other", data__split=str(straight.folder / "split.json"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from npmatch.data.labels import GivenLabel, given_as_csv
+from npmatch.data.labels import LabelRow, encode_label_table
 from npmatch.errors import NPMatchError
 from npmatch.runs.label_book import LabelBook
 from npmatch.runs.open import open_run_data
@@ -45,7 +45,7 @@ def test_a_label_that_does_not_fit_changes_nothing(tmp_path):
         book.set("a.png", "catt")
     with pytest.raises(NPMatchError, match=r"image 'c.png': 'c.png' is no image"):
         book.set("c.png", "cat")
-    rows = [GivenLabel("x.csv, line 2", "b.png", "dog"), GivenLabel("x.csv, line 3", "c.png", "dog")]
+    rows = [LabelRow("x.csv, line 2", "b.png", "dog"), LabelRow("x.csv, line 3", "c.png", "dog")]
     with pytest.raises(NPMatchError, match=r"x.csv, line 3: 'c.png'"):
         book.merge(rows)
     with pytest.raises(NPMatchError, match="has no label"):
@@ -54,7 +54,7 @@ def test_a_label_that_does_not_fit_changes_nothing(tmp_path):
 
 
 def test_a_book_edited_by_hand_into_nonsense_names_the_line(tmp_path):
-    (tmp_path / "labels.csv").write_bytes(given_as_csv({"a.png": "cat", "b.png": "cow"}))
+    (tmp_path / "labels.csv").write_bytes(encode_label_table({"a.png": "cat", "b.png": "cow"}))
     with pytest.raises(NPMatchError, match=r"labels.csv, line 3: unknown class 'cow'"):
         LabelBook(tmp_path, CLASSES)
 

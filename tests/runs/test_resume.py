@@ -13,7 +13,7 @@ from PIL import Image
 
 import npmatch
 from npmatch.data import load_dataset
-from npmatch.data.fingerprint import changes, describe_data
+from npmatch.data.fingerprint import describe_data, list_changes
 from npmatch.data.split import make_split
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
@@ -161,15 +161,15 @@ def test_changed_files_and_labels_are_named(tmp_path):
         return describe_data(dataset, make_split(dataset, 2, seed=0))
 
     before = describe()
-    assert changes(before, describe()) == []
+    assert list_changes(before, describe()) == []
     Image.effect_noise((9, 9), 50).save(tmp_path / "unlabeled" / "1.png")
-    assert changes(before, describe()) == ["contents changed"]
+    assert list_changes(before, describe()) == ["contents changed"]
     os.rename(tmp_path / "labeled/dog/1.png", tmp_path / "labeled/dog/7.png")
-    assert "file names changed" in changes(before, describe())
+    assert "file names changed" in list_changes(before, describe())
     os.rename(tmp_path / "labeled/dog", tmp_path / "labeled/hound")
-    assert "classes: ['cat', 'dog'] → ['cat', 'hound']" in changes(before, describe())
+    assert "classes: ['cat', 'dog'] → ['cat', 'hound']" in list_changes(before, describe())
     os.remove(tmp_path / "unlabeled/0.png")
-    assert "images: 7 → 6" in changes(before, describe())
+    assert "images: 7 → 6" in list_changes(before, describe())
 
 
 def test_nothing_to_resume_is_said_whether_the_folder_is_absent_empty_or_killed_at_its_start(tmp_path, tiny_run, capfd):

@@ -24,7 +24,7 @@ from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
 from npmatch.data.labels import load_configured
 from npmatch.data.loading import iterate_images
 from npmatch.data.sources.registry import SOURCES, load_dataset
-from npmatch.data.split import Split, fingerprint, make_split
+from npmatch.data.split import Split, make_split
 from npmatch.data.streams import RawBatch, Sampler, Stream, make_stream
 from npmatch.types import Dataset, ImageSet, ImageStore
 
@@ -40,7 +40,6 @@ __all__ = [
     "Split",
     "Stream",
     "decode_image",
-    "fingerprint",
     "iterate_images",
     "load_configured",
     "load_dataset",

@@ -6,17 +6,27 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npmatch.data.images import FileImages
-from npmatch.data.split import Split
 from npmatch.distributed.ranks import all_gather_object
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageSet, ImageStore
 
+if TYPE_CHECKING:
+    from npmatch.data.split import Split  # which imports this module
+
 FILES, IMAGES = 4096, 256  # looked at, evenly spaced: all of a small set, and no minutes for a large one
+
+
+def dataset_fingerprint(dataset: Dataset) -> str:
+    """Changes with the number of training images, their labels and names, and the classes."""
+    train = dataset.train
+    digest = hashlib.sha256(json.dumps([len(train), dataset.class_names, train.names]).encode())
+    digest.update(train.labels.cpu().numpy().astype("<i8").tobytes())
+    return digest.hexdigest()[:32]
 
 
 def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
@@ -31,17 +41,17 @@ def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
     return {**found, "split": _digest(json.dumps(chosen).encode())}
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """'images: 10 → 12' for every part that differs; of digests only that they do."""
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     short = {"images", "test images", "classes", "shape"}
     return [f"{key}: {old.get(key)} → {new.get(key)}" if key in short else f"{key} changed" for key in changed]
 
 
-def refuse_unequal(mine: Mapping[str, Any]) -> None:
+def check_same_on_all_ranks(mine: Mapping[str, Any]) -> None:
     """Ranks that have other data than the first would train, or be measured, on a mixture of both."""
     for number, other in enumerate(described := all_gather_object(dict(mine))):
-        if changed := changes(described[0], other):
+        if changed := list_changes(described[0], other):
             raise NPMatchError(
                 f"rank {number} has other data than the first rank ({'; '.join(changed)}); give every machine the same"
             )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data.config import DataConfig
-from npmatch.data.images import ArrayImages, SelectedImages
+from npmatch.data.images import ArrayImages, JoinedImages, SelectedImages
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.registry import SOURCES, load_dataset
 from npmatch.draws import mix
@@ -58,27 +58,6 @@ def mix_foreign(dataset: Dataset, foreign: Dataset, share: float) -> Dataset:
     names = [f"{foreign.name}/{other.names[i] if other.names else i}" for i in chosen.tolist()]
     train = ImageSet(_join(own.images, other.images, chosen), labels, own.names + names if own.names else [])
     return replace(dataset, train=train)
-
-
-class JoinedImages(ImageStore):
-    """The images of two stores, one after the other."""
-
-    def __init__(self, first: ImageStore, second: ImageStore) -> None:
-        """Both hold images of one shape."""
-        self.first, self.second = first, second
-        self.shape = first.shape
-
-    def __len__(self) -> int:
-        """N."""
-        return len(self.first) + len(self.second)
-
-    def take(self, index: Tensor) -> Tensor:
-        """The images at `index` as uint8, n C H W."""
-        taken = torch.empty((len(index), *self.shape), dtype=torch.uint8)
-        in_first = index < len(self.first)
-        taken[in_first] = self.first.take(index[in_first])
-        taken[~in_first] = self.second.take(index[~in_first] - len(self.first))
-        return taken
 
 
 def _join(own: ImageStore, other: ImageStore, chosen: Tensor) -> ImageStore:

@@ -154,7 +154,42 @@ class SelectedImages(ImageStore):
         return self.store.take(self.index[index])
 
 
-def selected(images: ImageSet, index: Tensor) -> ImageSet:
+class JoinedImages(ImageStore):
+    """The images of two stores, one after the other."""
+
+    def __init__(self, first: ImageStore, second: ImageStore) -> None:
+        """Both hold images of one shape."""
+        self.first, self.second = first, second
+        self.shape = first.shape
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.first) + len(self.second)
+
+    def take(self, index: Tensor) -> Tensor:
+        """The images at `index` as uint8, n C H W."""
+        taken = torch.empty((len(index), *self.shape), dtype=torch.uint8)
+        in_first = index < len(self.first)
+        taken[in_first] = self.first.take(index[in_first])
+        taken[~in_first] = self.second.take(index[~in_first] - len(self.first))
+        return taken
+
+
+def file_of(images: ImageStore, position: int) -> Path | None:
+    """An image's file; None where images do not come as one file each."""
+    match images:
+        case FileImages():
+            return images.path(position)
+        case SelectedImages():
+            return file_of(images.store, int(images.index[position]))
+        case JoinedImages():
+            own = len(images.first)
+            part, place = (images.first, position) if position < own else (images.second, position - own)
+            return file_of(part, place)
+    return None
+
+
+def select_images(images: ImageSet, index: Tensor) -> ImageSet:
     """Images at `index`, n int64, with their labels and names."""
     names = [images.names[position] for position in index.tolist()] if images.names else []
     return ImageSet(SelectedImages(images.images, index), images.labels[index], names)

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import torch
 
 from npmatch.data.config import DataConfig
-from npmatch.data.foreign import JoinedImages, load_with_foreign
-from npmatch.data.images import FileImages, SelectedImages
+from npmatch.data.foreign import load_with_foreign
+from npmatch.data.images import FileImages, JoinedImages
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.tables import WANTED, read_rows
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.types import Dataset, ImageSet, ImageStore
+from npmatch.types import Dataset, ImageSet
 
 
-class GivenLabel(NamedTuple):
+class LabelRow(NamedTuple):
     """One image and what somebody says it is."""
 
     where: str  # the file and the line, for messages
@@ -35,7 +35,7 @@ def load_configured(config: DataConfig, listing: Listing | None = None) -> Datas
     With `listing`, a folder or a CSV is taken as it was listed before.
     """
     dataset = load_with_foreign(config, listing)
-    return dataset if config.given_labels is None else with_given_labels(dataset, Path(config.given_labels))
+    return dataset if config.given_labels is None else apply_label_table(dataset, Path(config.given_labels))
 
 
 def image_name(images: ImageSet, position: int) -> str:
@@ -48,35 +48,21 @@ def positions_by_name(images: ImageSet) -> dict[str, int]:
     return {image_name(images, position): position for position in range(len(images))}
 
 
-def file_of(images: ImageStore, position: int) -> Path | None:
-    """An image's file; None where images do not come as one file each."""
-    match images:
-        case FileImages():
-            return images.path(position)
-        case SelectedImages():
-            return file_of(images.store, int(images.index[position]))
-        case JoinedImages():
-            own = len(images.first)
-            part, place = (images.first, position) if position < own else (images.second, position - own)
-            return file_of(part, place)
-    return None
-
-
-def read_given(table: Path) -> Iterator[GivenLabel]:
+def read_label_table(table: Path) -> Iterator[LabelRow]:
     """The rows of a table, names to the letter: spaces, quotes, newlines and a leading = are part of them."""
     for line, cells in read_rows(table, to_the_letter=True):
-        yield GivenLabel(f"{table}, line {line}", cells["path"], cells["label"])
+        yield LabelRow(f"{table}, line {line}", cells["path"], cells["label"])
 
 
-def given_as_csv(labels: Mapping[str, str]) -> bytes:
-    """The table that `read_given` reads."""
+def encode_label_table(labels: Mapping[str, str]) -> bytes:
+    """The table that `read_label_table` reads."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerows([WANTED, *labels.items()])
     return text.getvalue().encode(errors="surrogateescape")
 
 
-def class_number(label: str, class_names: tuple[str, ...], where: str) -> int:
+def class_index(label: str, class_names: tuple[str, ...], where: str) -> int:
     """A class by its name, or one line that says where there is no such class."""
     if label not in class_names:
         unknown = NoSuchChoiceError("class", label, list(class_names))
@@ -84,11 +70,11 @@ def class_number(label: str, class_names: tuple[str, ...], where: str) -> int:
     return class_names.index(label)
 
 
-def with_given_labels(dataset: Dataset, table: Path) -> Dataset:
+def apply_label_table(dataset: Dataset, table: Path) -> Dataset:
     """`dataset` with the labels of a table; images it does not have, named by absolute paths, join its training set."""
     place, labels, outside = positions_by_name(dataset.train), dataset.train.labels.clone(), {}
-    for row in read_given(table):
-        number = class_number(row.label, dataset.class_names, row.where)
+    for row in read_label_table(table):
+        number = class_index(row.label, dataset.class_names, row.where)
         if row.path in place:
             labels[place[row.path]] = number
         elif os.path.isabs(row.path):

@@ -100,7 +100,7 @@ SLOTS = (
 )
 
 
-def copied_ahead(batches: Iterable[Parts], device: torch.device) -> Iterator[Parts]:
+def copy_ahead(batches: Iterable[Parts], device: torch.device) -> Iterator[Parts]:
     """The same batches on a GPU; the copy of each was begun before the one before it was handed out.
 
     A batch may be used on the stream that was current when it was handed out, for as long as it is held.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from npmatch.data.images import selected
+from npmatch.data.fingerprint import dataset_fingerprint
+from npmatch.data.images import select_images
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
@@ -104,7 +104,7 @@ def _fits(split: Split, dataset: Dataset) -> bool:
     """Whether a split was made for these images, and names no other."""
     tested = 0 if dataset.test is None else len(dataset.test)
     within = len(split.left_out_test) == 0 or int(split.left_out_test.max()) < tested
-    return split.fingerprint == fingerprint(dataset) and _num_images(split) == len(dataset.train) and within
+    return split.fingerprint == dataset_fingerprint(dataset) and _num_images(split) == len(dataset.train) and within
 
 
 def make_split(
@@ -142,11 +142,11 @@ def make_split(
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
     unlabeled = _others(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
-    made_for = fingerprint(dataset)
+    made_for = dataset_fingerprint(dataset)
     return Split(labeled_index, unlabeled, validation_index, seed, made_for, include_labeled, left_out)
 
 
-def without(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
+def leave_out(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
     """`split` less the images at `left_out` of its training set and `left_out_test` of its test set."""
     out = torch.unique(torch.cat([split.left_out, left_out]))
     out_test = torch.unique(torch.cat([split.left_out_test, left_out_test]))
@@ -160,15 +160,7 @@ def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split
         raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation; it takes no label")
     labeled = torch.unique(torch.cat([split.labeled, positions[~torch.isin(positions, split.left_out)]]))
     unlabeled = _others(len(dataset.train), labeled, split.validation, split.left_out, split.include_labeled)
-    return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=fingerprint(dataset))
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """Changes with the number of training images, their labels and names, and the classes."""
-    train = dataset.train
-    digest = hashlib.sha256(json.dumps([len(train), dataset.class_names, train.names]).encode())
-    digest.update(train.labels.cpu().numpy().astype("<i8").tobytes())
-    return digest.hexdigest()[:32]
+    return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=dataset_fingerprint(dataset))
 
 
 def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np.int64]]:
@@ -246,12 +238,12 @@ def test_set(dataset: Dataset, split: Split) -> ImageSet | None:
         return dataset.test
     kept = torch.ones(len(dataset.test), dtype=torch.bool)
     kept[split.left_out_test] = False
-    return selected(dataset.test, kept.nonzero().flatten())
+    return select_images(dataset.test, kept.nonzero().flatten())
 
 
 def validation_set(dataset: Dataset, split: Split) -> ImageSet | None:
     """The labelled images that were held out of training; nothing where none were."""
-    return selected(dataset.train, split.validation) if len(split.validation) else None
+    return select_images(dataset.train, split.validation) if len(split.validation) else None
 
 
 def trained_on(split: Split) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data.images import ArrayImages
-from npmatch.data.loading import copied_ahead, default_workers, fetch_in_order, iterate_selected
+from npmatch.data.loading import copy_ahead, default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
 from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.draws import mix
@@ -166,7 +166,7 @@ class FetchedStream:
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
         """The batches of steps start … stop − 1, on the device."""
         fetched = fetch_in_order(self.steps, range(start, stop), self.workers)
-        yield from copied_ahead(fetched, self.device) if self.device.type == "cuda" else fetched
+        yield from copy_ahead(fetched, self.device) if self.device.type == "cuda" else fetched
 
 
 class StepImages:

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from npmatch.data import decode_image
-from npmatch.data.labels import GivenLabel, file_of, positions_by_name, read_given
+from npmatch.data.images import file_of
+from npmatch.data.labels import LabelRow, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
 from npmatch.labelling.label_studio import read_export
 from npmatch.runs.open import RunData
@@ -94,21 +95,21 @@ class LabelReport:
     total: int = 0  # labels in the book afterwards
 
 
-def read_label_file(file: Path) -> list[GivenLabel]:
+def read_label_file(file: Path) -> list[LabelRow]:
     """A CSV with path,label, or what Label Studio exports."""
-    return list(read_export(file) if file.suffix.lower() == ".json" else read_given(file))
+    return list(read_export(file) if file.suffix.lower() == ".json" else read_label_table(file))
 
 
-def take_labels(run: RunData, rows: Iterable[GivenLabel]) -> LabelReport:
+def take_labels(run: RunData, rows: Iterable[LabelRow]) -> LabelReport:
     """Writes the rows that have a label into the run's book, all of them or, where one does not fit, none."""
     finder, report = ImageFinder(run), LabelReport()
-    found: dict[str, GivenLabel] = {}
+    found: dict[str, LabelRow] = {}
     for row in rows:
         label = row.label if row.label in run.dataset.class_names else row.label.strip()
         if not label:
             report.empty += 1
             continue
-        row = GivenLabel(row.where, finder.find(row.path, row.where), label)
+        row = LabelRow(row.where, finder.find(row.path, row.where), label)
         other = found.setdefault(row.path, row)
         if other.label != label:
             raise NPMatchError(f"{row.where}: {row.path} is '{label}' here and '{other.label}' in {other.where}")

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import quoteattr
 
-from npmatch.data.labels import GivenLabel
+from npmatch.data.labels import LabelRow
 from npmatch.errors import NPMatchError
 from npmatch.labelling.suggest import Suggestion
 
@@ -45,7 +45,7 @@ def labelling_interface(class_names: Sequence[str]) -> str:
     )
 
 
-def read_export(file: Path) -> Iterator[GivenLabel]:
+def read_export(file: Path) -> Iterator[LabelRow]:
     """The labels of an export as JSON or JSON-MIN; tasks that were skipped have an empty one."""
     try:
         tasks = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -61,7 +61,7 @@ def read_export(file: Path) -> Iterator[GivenLabel]:
         answers = _annotated(task) if "annotations" in task else _minimal(task)
         if len(answers) > 1:
             raise NPMatchError(f"{where}: labelled {' and '.join(sorted(answers))}; settle on one in Label Studio")
-        yield GivenLabel(where, _path(fields, where), next(iter(answers), ""))
+        yield LabelRow(where, _path(fields, where), next(iter(answers), ""))
 
 
 def _annotated(task: dict[str, Any]) -> set[str]:

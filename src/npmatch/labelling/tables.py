@@ -16,9 +16,8 @@ import torch
 from PIL import Image
 
 from npmatch.data import FileImages, ImageStore
-from npmatch.data.foreign import JoinedImages
-from npmatch.data.images import SelectedImages
-from npmatch.data.labels import file_of, positions_by_name
+from npmatch.data.images import JoinedImages, SelectedImages, file_of
+from npmatch.data.labels import positions_by_name
 from npmatch.data.sources.patterns import find_images
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.files import in_utf8, open_new, unfinished
+from npmatch.files import in_utf8, open_new, temporary_path
 
 Kind = Literal["text", "number", "flag", "texts", "numbers"]
 Columns = Mapping[str, Kind]  # name → what its cells hold, in the order of the file
@@ -25,7 +25,7 @@ class RowFile:
         """Nothing is created before `with`."""
         self.path = path
         self.columns = columns
-        self.temporary = unfinished(path)
+        self.temporary = temporary_path(path)
 
     def __enter__(self) -> RowFile:
         """Opens the unfinished file."""

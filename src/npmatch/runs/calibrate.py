@@ -11,7 +11,7 @@ import torch
 
 from npmatch.data import Dataset, FileImages, ImageSet, ImageStore, Split, iterate_images
 from npmatch.data.images import SelectedImages
-from npmatch.data.labels import class_number, read_given
+from npmatch.data.labels import class_index, read_label_table
 from npmatch.data.sources.folders import walk_pictures
 from npmatch.data.sources.patterns import why_unread
 from npmatch.data.split import test_set, trained_on, validation_set
@@ -77,8 +77,8 @@ def read_labeled(path: Path, classifier: Classifier) -> ImageSet:
         rows = list(_rows_of_folder(path, classifier.class_names))
     else:
         rows = [
-            (os.path.join(path.parent, row.path), class_number(row.label, classifier.class_names, row.where))
-            for row in read_given(path)
+            (os.path.join(path.parent, row.path), class_index(row.label, classifier.class_names, row.where))
+            for row in read_label_table(path)
             if row.label  # else unlabelled, as in any table
         ]
     if not rows:
@@ -91,7 +91,7 @@ def read_labeled(path: Path, classifier: Classifier) -> ImageSet:
 def _rows_of_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
-            label = class_number(entry.name, class_names, str(entry))
+            label = class_index(entry.name, class_names, str(entry))
             for where, names in walk_pictures(entry):
                 for name in names:
                     if problem := why_unread(Path(where, name)):

@@ -11,7 +11,7 @@ import torch
 
 from npmatch.config.tree import Config, flatten
 from npmatch.data import ImageSet
-from npmatch.data.fingerprint import describe_data, refuse_unequal
+from npmatch.data.fingerprint import check_same_on_all_ranks, describe_data
 from npmatch.data.split import evaluation_set, test_set
 from npmatch.decide import Calibration
 from npmatch.distributed.devices import choose_device
@@ -71,7 +71,7 @@ def evaluate_run(
         classifier = load(folder, device)
         run = open_run_data(folder, data)
         if world_size() > 1:
-            refuse_unequal(describe_data(run.dataset, run.split))
+            check_same_on_all_ranks(describe_data(run.dataset, run.split))
         held_out = evaluation_set(run.dataset, run.split)
         if held_out is None:
             raise NPMatchError(

@@ -17,10 +17,10 @@ import torch
 
 from npmatch.config.resolve import Overrides
 from npmatch.config.tree import Config
-from npmatch.data import Dataset, Split, fingerprint, load_configured, make_split
+from npmatch.data import Dataset, Split, load_configured, make_split
 from npmatch.data.check.findings import Quarantined
-from npmatch.data.fingerprint import describe_data, refuse_unequal
-from npmatch.data.split import test_set, without
+from npmatch.data.fingerprint import check_same_on_all_ranks, dataset_fingerprint, describe_data
+from npmatch.data.split import leave_out, test_set
 from npmatch.distributed.collective import broadcast_
 from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import barrier, is_rank_zero, launcher_id, on_rank_zero, process_group, world_size
@@ -113,7 +113,7 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
         dataset = load_configured(config.data, request.listing)
         split, quarantine = on_rank_zero(lambda: check_and_split(dataset, config, run, allow_change, display))
         data = describe_data(dataset, split)
-        refuse_unequal(data)
+        check_same_on_all_ranks(data)
         on_rank_zero(lambda: check_same_data(run, data, allow_change, display))
 
         # Build the trainer, with as many steps as fit into the minutes, at the checkpoint it goes on from.
@@ -170,7 +170,7 @@ def check_and_split(
     The latter two with the files that a look at all images found unusable; None where nobody had to look.
     """
     d = config.data
-    if run.exists() and not (allow_change and Split.load(run.split).fingerprint != fingerprint(dataset)):
+    if run.exists() and not (allow_change and Split.load(run.split).fingerprint != dataset_fingerprint(dataset)):
         return Split.load(run.split, dataset), None
     if config.training.start_from is not None:
         return split_from_run(config, dataset), None
@@ -180,7 +180,7 @@ def check_and_split(
         split = Split.load(Path(d.split).expanduser(), dataset)
     else:
         split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
-    return without(split, train, test), quarantine
+    return leave_out(split, train, test), quarantine
 
 
 def _with_minutes(config: Config, trainer: Trainer, minutes: float, device: torch.device) -> Config:

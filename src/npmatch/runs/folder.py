@@ -18,7 +18,7 @@ from npmatch.data import ImageSet, Split
 from npmatch.data.check.findings import Quarantined
 from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
-from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_held_by, is_locked, locked, write_atomically
+from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_locked, locked, was_locked_by, write_atomically
 from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS
 from npmatch.training.log import final_scores, last_record, read_log
 from npmatch.types import Prediction
@@ -90,7 +90,7 @@ class RunFolder:
 
     def was_locked_by(self, owner: str) -> bool:
         """Whether `owner` was the last to lock the folder; its lock may have ended since."""
-        return is_held_by(self.path, owner)
+        return was_locked_by(self.path, owner)
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

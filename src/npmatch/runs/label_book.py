@@ -8,10 +8,10 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from npmatch.data.labels import (
-    GivenLabel,
-    class_number,
-    given_as_csv,
-    read_given,
+    LabelRow,
+    class_index,
+    encode_label_table,
+    read_label_table,
 )
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
@@ -44,9 +44,9 @@ class LabelBook:
 
     def set(self, name: str, label: str) -> None:
         """Labels an image, or changes its label."""
-        self.merge([GivenLabel(f"image '{name}'", name, label)])
+        self.merge([LabelRow(f"image '{name}'", name, label)])
 
-    def merge(self, rows: Iterable[GivenLabel]) -> None:
+    def merge(self, rows: Iterable[LabelRow]) -> None:
         """Takes many labels as one change: all of them, or none where one does not fit."""
         rows = list(rows)
         for row in rows:
@@ -59,16 +59,16 @@ class LabelBook:
             raise NPMatchError(f"image '{name}': has no label in {self.path}")
         self._change({name: None})
 
-    def check(self, row: GivenLabel) -> None:
+    def check(self, row: LabelRow) -> None:
         """One line on what is wrong with a label, if anything is."""
-        class_number(row.label, self.class_names, row.where)
+        class_index(row.label, self.class_names, row.where)
         if self.known_images is not None and row.path not in self.known_images and row.path not in self._labels:
             raise NPMatchError(f"{row.where}: '{row.path}' is no image of this run's training data; correct the path")
 
     def save(self) -> None:
         """Writes the file, whole or not at all; every change has done so already."""
         with self._lock:
-            write_atomically(self.path, given_as_csv(self._labels))
+            write_atomically(self.path, encode_label_table(self._labels))
             self._seen = self._stamp()
 
     def _change(self, labels: Mapping[str, str | None]) -> None:
@@ -86,10 +86,10 @@ class LabelBook:
         stamp = self._stamp()
         if stamp == self._seen:
             return
-        rows = list(read_given(self.path)) if stamp is not None else []
+        rows = list(read_label_table(self.path)) if stamp is not None else []
         for row in rows:
             if os.path.isabs(row.path):  # an image outside the data, which was known when it was labelled
-                class_number(row.label, self.class_names, row.where)
+                class_index(row.label, self.class_names, row.where)
             else:
                 self.check(row)
         self._labels = {row.path: row.label for row in rows}

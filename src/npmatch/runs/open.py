@@ -12,12 +12,8 @@ from torch import Tensor
 
 from npmatch.config.tree import Config, read_config_file
 from npmatch.data import ImageStore, Split, load_configured
-from npmatch.data.images import SelectedImages
-from npmatch.data.labels import (
-    file_of,
-    image_name,
-    positions_by_name,
-)
+from npmatch.data.images import SelectedImages, file_of
+from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import Classifier, load_model
 from npmatch.runs.folder import RunFolder

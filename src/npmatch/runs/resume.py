@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npmatch.config.tree import Config, differences
-from npmatch.data.fingerprint import changes
+from npmatch.data.fingerprint import list_changes
 from npmatch.errors import NPMatchError
 from npmatch.runs.folder import RunFolder
 from npmatch.training import Display, Trainer
@@ -49,7 +49,7 @@ def check_folder(run: RunFolder, config: Config, resume: bool, allow_change: boo
 def check_same_data(run: RunFolder, data: dict[str, Any], allow_change: bool, display: Display) -> None:
     """A run goes on with the data and the split it was started with, unless told otherwise."""
     before = run.read_data() if run.exists() else None
-    changed = [] if before is None else changes(before, data)
+    changed = [] if before is None else list_changes(before, data)
     if changed and not allow_change:
         raise NPMatchError(
             f"{run}: was started with other data ({'; '.join(changed)}); bring that back, choose another --out, or add "

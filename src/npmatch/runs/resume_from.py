@@ -14,7 +14,7 @@ from torch import Tensor
 from npmatch.algorithms import Algorithm
 from npmatch.config.tree import Config, make_config
 from npmatch.data import Dataset, Split
-from npmatch.data.labels import given_as_csv, positions_by_name, read_given
+from npmatch.data.labels import encode_label_table, positions_by_name, read_label_table
 from npmatch.data.split import with_more_labels
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
@@ -58,7 +58,7 @@ def labels_so_far(run: Path, data: str | None) -> dict[str, str]:
     """The labels people had given before `run`, and those they have given since, which win."""
     opened = open_run_data(run, data)
     table = opened.config.data.given_labels
-    before = {} if table is None else {row.path: row.label for row in read_given(Path(table))}
+    before = {} if table is None else {row.path: row.label for row in read_label_table(Path(table))}
     book = opened.book()
     for where, labels, remedy in ((table, before, ""), (book.path, book.labels, ", or take its line out")):
         if gone := next((name for name in labels if os.path.isabs(name) and not os.path.isfile(name)), None):
@@ -76,7 +76,7 @@ def given_labels_written(config: Config, run: RunFolder) -> Iterator[None]:
     if start is None or table is None or run.exists():
         yield
         return
-    content = given_as_csv(labels_so_far(Path(start), config.data.root))
+    content = encode_label_table(labels_so_far(Path(start), config.data.root))
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         write_atomically(Path(table), content)
@@ -98,7 +98,7 @@ def split_from_run(config: Config, dataset: Dataset) -> Split:
     place, old = positions_by_name(dataset.train), positions_by_name(before.dataset.train)
     if dataset.class_names != before.dataset.class_names or list(place)[: len(old)] != list(old):
         raise NPMatchError(f"training.start_from={start}: that run was trained on other images or classes")
-    given = [] if table is None else [place[row.path] for row in read_given(Path(table))]
+    given = [] if table is None else [place[row.path] for row in read_label_table(Path(table))]
     return with_more_labels(before.split, dataset, torch.tensor(given, dtype=torch.int64))
 
 

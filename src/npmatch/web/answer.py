@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from npmatch.data import Split, decode_image
-from npmatch.data.images import SelectedImages
-from npmatch.data.labels import file_of
+from npmatch.data.images import SelectedImages, file_of
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from npmatch.data.labels import given_as_csv
+from npmatch.data.labels import encode_label_table
 from npmatch.errors import NPMatchError
 from npmatch.report.style import PALETTE
 from npmatch.web.access import Access, Guard, refuse
@@ -189,7 +189,7 @@ def add_labelling(app: FastAPI, site: Site, pictures: Worker) -> None:
 
     @app.get("/api/labels.csv")
     async def export() -> Response:
-        table = given_as_csv(site.labelling.desk.book.labels)
+        table = encode_label_table(site.labelling.desk.book.labels)
         named = {"content-disposition": 'attachment; filename="labels.csv"'}
         return Response(table, media_type="text/csv; charset=utf-8", headers=named)
 

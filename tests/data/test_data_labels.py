@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from npmatch.data.images import SelectedImages
-from npmatch.data.labels import file_of, given_as_csv, image_name, positions_by_name, read_given, with_given_labels
+from npmatch.data.images import SelectedImages, file_of
+from npmatch.data.labels import apply_label_table, encode_label_table, image_name, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
 
 # What a file may be called: any bytes but NUL, as Python shows them.
@@ -21,23 +21,23 @@ file_names = st.binary(min_size=1, max_size=20).map(lambda name: os.fsdecode(nam
 @given(st.dictionaries(file_names, st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))
 def test_any_names_and_labels_survive_the_round_trip(tmp_path_factory, labels):
     table = tmp_path_factory.getbasetemp() / "round.csv"
-    table.write_bytes(given_as_csv(labels))
-    assert {row.path: row.label for row in read_given(table)} == labels
+    table.write_bytes(encode_label_table(labels))
+    assert {row.path: row.label for row in read_label_table(table)} == labels
 
 
 @pytest.mark.parametrize("name", ["=1+1.png", "+a", "-a", "@a", 'a "b"', "a,b", " a ", "a\nb", "a\r\nb", "été", "\t"])
 def test_names_that_spreadsheets_and_shells_dislike_are_plain_data(tmp_path, name):
     table = tmp_path / "labels.csv"
-    table.write_bytes(given_as_csv({name: name}))
+    table.write_bytes(encode_label_table({name: name}))
     with table.open(newline="") as file:  # an independent reader sees the name itself
         assert list(csv.reader(file)) == [["path", "label"], [name, name]]
-    assert [(row.path, row.label) for row in read_given(table)] == [(name, name)]
+    assert [(row.path, row.label) for row in read_label_table(table)] == [(name, name)]
 
 
 def test_a_table_as_a_spreadsheet_saves_it_is_read(tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text("﻿uncertainty,label, path\n0.5,cat,a.png\n0.4,,b.png\n", encoding="utf-8")
-    rows = list(read_given(table))
+    rows = list(read_label_table(table))
     assert [(row.path, row.label) for row in rows] == [("a.png", "cat"), ("b.png", "")]
     assert rows[1].where == f"{table}, line 3"
 
@@ -46,9 +46,9 @@ def test_a_table_without_the_columns_is_refused(tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text("file,class\na.png,cat\n")
     with pytest.raises(NPMatchError, match=r"names the columns file,class; wanted are path,label"):
-        list(read_given(table))
+        list(read_label_table(table))
     with pytest.raises(NPMatchError, match="cannot be read"):
-        list(read_given(tmp_path / "none.csv"))
+        list(read_label_table(tmp_path / "none.csv"))
 
 
 def test_images_without_names_are_called_by_their_position(memory_dataset, file_dataset):
@@ -58,8 +58,8 @@ def test_images_without_names_are_called_by_their_position(memory_dataset, file_
 
 def test_given_labels_replace_those_of_the_data_and_nothing_else(memory_dataset, tmp_path):
     table = tmp_path / "labels.csv"
-    table.write_bytes(given_as_csv({"#50": "b", "#0": "c"}))
-    labelled = with_given_labels(memory_dataset, table)
+    table.write_bytes(encode_label_table({"#50": "b", "#0": "c"}))
+    labelled = apply_label_table(memory_dataset, table)
     expected = memory_dataset.train.labels.clone()
     expected[50], expected[0] = 1, 2
     assert torch.equal(labelled.train.labels, expected)
@@ -75,8 +75,8 @@ def test_images_from_elsewhere_join_the_training_set_behind_its_own(kind, reques
     for shade, path in enumerate(outside):
         Image.new("RGB", (8, 8), (shade, 9, 9)).save(path)
     table = tmp_path / "labels.csv"
-    table.write_bytes(given_as_csv({outside[0]: "a", image_name(dataset.train, 45): "c", outside[1]: "b"}))
-    train = with_given_labels(dataset, table).train
+    table.write_bytes(encode_label_table({outside[0]: "a", image_name(dataset.train, 45): "c", outside[1]: "b"}))
+    train = apply_label_table(dataset, table).train
     assert train.labels[45].item() == 2
     assert train.labels[60:].tolist() == [0, 1]
     assert len(train.images) == len(train.names) == 62
@@ -99,6 +99,6 @@ def test_images_from_elsewhere_join_the_training_set_behind_its_own(kind, reques
 )
 def test_labels_that_do_not_fit_the_data_name_their_line(memory_dataset, tmp_path, labels, message):
     table = tmp_path / "labels.csv"
-    table.write_bytes(given_as_csv(labels))
+    table.write_bytes(encode_label_table(labels))
     with pytest.raises(NPMatchError, match=message):
-        with_given_labels(replace(memory_dataset), table)
+        apply_label_table(replace(memory_dataset), table)
