@@ -1,4 +1,4 @@
-"""A run on a small folder of pictures, and a page for it."""
+"""A run on a small folder of images, and clients for its page."""
 
 import shutil
 
@@ -16,7 +16,7 @@ from npmatch.web.site import Site
 
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory):
-    """RUN and its data; copied before anything is written to it."""
+    """A finished run and its data; tests that write use a copy of it."""
     g = torch.Generator().manual_seed(0)
     root = tmp_path_factory.mktemp("web")
     for shade, name in enumerate(CLASSES):
@@ -39,7 +39,7 @@ def trained_folder(tmp_path_factory):
 
 @pytest.fixture
 def run_folder(trained_folder, tmp_path):
-    """A run of one's own to label in."""
+    """A copy of the run that a test may write labels to."""
     return shutil.copytree(trained_folder, tmp_path / "run")
 
 
@@ -57,7 +57,7 @@ def served(site):
 
 @pytest.fixture
 def client(site):
-    """The page without a socket."""
+    """A client of the application, without a socket."""
     with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
         wait_until(lambda: is_ready(site))
         yield client
@@ -65,7 +65,7 @@ def client(site):
 
 @pytest.fixture(scope="session")
 def shared_page(trained_folder, tmp_path_factory):
-    """A page behind a socket for the tests that write nothing."""
+    """A page behind a real socket, shared by the tests that write nothing."""
     site = Site(shutil.copytree(trained_folder, tmp_path_factory.mktemp("shared") / "run"), device="cpu")
     with Served(site) as page:
         wait_until(lambda: is_ready(site))
@@ -74,6 +74,6 @@ def shared_page(trained_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def reader(shared_page):
-    """A client of that page."""
+    """A client of the shared page."""
     with httpx.Client(base_url=shared_page.url, timeout=60) as client:
         yield client

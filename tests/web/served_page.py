@@ -1,4 +1,4 @@
-"""A page for a run, behind a real socket; and names of files and classes that mean no good."""
+"""A run's page behind a real socket, and hostile names of files and classes."""
 
 import io
 import threading
@@ -33,7 +33,7 @@ def picture_bytes(size=(40, 30), form="PNG", mode="RGB"):
 def wait_until(is_true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not is_true():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
@@ -44,7 +44,7 @@ def is_ready(site):
 
 
 class Served:
-    """The page behind a real socket, in a thread."""
+    """Serves the page behind a real socket, in a thread."""
 
     def __init__(self, site, **changes):
         self.socket = open_socket("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""The doors that must stay shut: other hosts, other origins, no token, too much, and names that mean no good."""
+"""What the server refuses: other hosts, other origins, missing tokens, large uploads, too many requests, markup."""
 
 import io
 import socket
@@ -15,12 +15,12 @@ from npmatch.errors import NPMatchError
 from npmatch.web import app as web_app
 from npmatch.web.access import Access
 from npmatch.web.app import MAX_UPLOAD, STATIC, make_app
-from npmatch.web.server import address, choose_token
+from npmatch.web.server import choose_token, page_url
 
 TOKEN = "0123456789abcdef0123"
 
 
-def guarded(site, **access):
+def client_for(site, **access):
     return TestClient(make_app(site, Access(**access)), base_url="http://127.0.0.1:8000")
 
 
@@ -71,8 +71,8 @@ def test_the_pages_own_files_name_nothing_outside_and_hold_no_inline_script():
         "/figures/%2e%2e%2fmetrics.jsonl",
     ],
 )
-def test_no_path_leads_out(shared_page, path):
-    """Sent as it is: a client that tidies the path would test itself."""
+def test_no_path_escapes_the_static_files_and_the_run(shared_page, path):
+    """Sent through a bare socket: an HTTP client would normalise the path."""
     with socket.create_connection(("127.0.0.1", shared_page.port), timeout=10) as wire:
         wire.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
         answer = b""
@@ -87,25 +87,19 @@ def test_no_path_leads_out(shared_page, path):
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "10.0.0.1", ""]
 )
-def test_a_foreign_name_that_points_here_is_refused(site, host):
-    assert guarded(site).get("/api/status", headers={"host": host}).status_code == 400
+def test_a_foreign_host_name_is_refused(site, host):
+    assert client_for(site).get("/api/status", headers={"host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:9", "[::1]:8000", "LOCALHOST"])
-def test_our_own_names_are_not(site, host):
-    assert guarded(site).get("/api/run", headers={"host": host}).status_code == 200
+def test_our_own_host_names_are_accepted(site, host):
+    assert client_for(site).get("/api/run", headers={"host": host}).status_code == 200
 
 
-def test_bound_elsewhere_numbers_and_our_own_name_are_known_and_no_other_name(site):
-    client = guarded(site, host="0.0.0.0")
-    own = socket.gethostname()
-    assert [
-        client.get("/api/run", headers={"host": h}).status_code for h in ("10.1.2.3:8000", own, "evil.example")
-    ] == [
-        200,
-        200,
-        400,
-    ]
+def test_bound_to_all_interfaces_ip_addresses_and_our_own_name_are_accepted(site):
+    client = client_for(site, host="0.0.0.0")
+    expected = {"10.1.2.3:8000": 200, socket.gethostname(): 200, "evil.example": 400}
+    assert {host: client.get("/api/run", headers={"host": host}).status_code for host in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -127,17 +121,17 @@ def test_only_our_own_page_may_write(client, site, headers, status):
         ("/api/predict", picture_bytes()),
     ):
         assert client.post(path, content=content, headers=headers).status_code == status
-    assert len(site.labelling.desk.book.labels) == (status == 200)
+    assert len(site.labelling.annotations.book.labels) == (status == 200)
 
 
-def test_where_there_is_a_token_nothing_is_told_without_it(site):
-    client = guarded(site, host="0.0.0.0", token=TOKEN)
+def test_without_the_token_every_request_is_refused(site):
+    client = client_for(site, host="0.0.0.0", token=TOKEN)
     for path in ("/", "/static/main.js", "/api/run", "/api/images/0", "/api/labels.csv", "/nothing"):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"authorization": f"Bearer {TOKEN[:-1]}"}).status_code == 401
-    told = client.get("/", headers={"accept": "text/html,*/*"})
-    assert (told.status_code, told.headers["content-type"]) == (401, "text/html; charset=utf-8")
-    assert "<p>This page needs its token." in told.text
+    page = client.get("/", headers={"accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "<p>This page requires a token." in page.text
     assert client.post("/api/undo").status_code == 401
     assert client.get("/", params={"token": TOKEN + "x"}).status_code == 401
     assert client.get("/", params={"token": "ü" * 20}).status_code == 401
@@ -145,8 +139,8 @@ def test_where_there_is_a_token_nothing_is_told_without_it(site):
     assert client.get("/api/run", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_a_browser_with_the_token_in_the_address_is_remembered_by_a_cookie_scripts_cannot_read(site):
-    client = guarded(site, host="0.0.0.0", token=TOKEN)
+def test_the_token_in_the_url_becomes_a_cookie_that_scripts_cannot_read(site):
+    client = client_for(site, host="0.0.0.0", token=TOKEN)
     first = client.get("/", params={"token": TOKEN})
     assert first.status_code == 200
     cookie = first.headers["set-cookie"]
@@ -155,7 +149,7 @@ def test_a_browser_with_the_token_in_the_address_is_remembered_by_a_cookie_scrip
     assert client.get("/api/run").status_code == 200
 
 
-def test_a_token_is_made_where_others_can_reach_the_page_and_only_there():
+def test_a_random_token_is_made_only_where_other_machines_can_reach_the_page():
     assert choose_token("127.0.0.1", None) is None
     assert choose_token("localhost", None) is None
     assert choose_token("::1", None) is None
@@ -165,31 +159,31 @@ def test_a_token_is_made_where_others_can_reach_the_page_and_only_there():
     assert choose_token("0.0.0.0", TOKEN) == TOKEN
     with pytest.raises(NPMatchError, match="at least 16"):
         choose_token("0.0.0.0", "secret; Path=/x")
-    assert address("::1", 8000, None) == "http://[::1]:8000/"
-    assert address("10.0.0.1", 80, TOKEN) == f"http://10.0.0.1:80/?token={TOKEN}"
+    assert page_url("::1", 8000, None) == "http://[::1]:8000/"
+    assert page_url("10.0.0.1", 80, TOKEN) == f"http://10.0.0.1:80/?token={TOKEN}"
 
 
 def endless(sent):
-    """A body that never tells its length."""
+    """A body without an end and without a Content-Length."""
     while True:
         sent.append(2**16)
         yield b"\0" * 2**16
 
 
-def test_an_upload_is_cut_off_at_the_limit_whatever_it_says_of_its_length(shared_page):
+def test_an_upload_without_a_length_is_cut_off_at_the_limit(shared_page):
     sent = []
     with httpx.Client(base_url=shared_page.url, timeout=30) as client:
         try:
             answer = client.post("/api/predict", content=endless(sent))
             assert answer.status_code == 413
             assert "20 MB" in answer.json()["error"]
-        except httpx.WriteError:  # it had not stopped sending when the door was shut
+        except httpx.WriteError:  # the server closed the connection while the client was sending
             pass
         assert sum(sent) < 4 * MAX_UPLOAD
         assert client.post("/api/predict", content=picture_bytes()).status_code == 200
 
 
-def test_a_lie_about_the_length_does_not_help(shared_page):
+def test_an_upload_with_a_false_length_is_cut_off_at_the_limit(shared_page):
     head = "POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", shared_page.port), timeout=20) as wire:
         wire.sendall(head.encode())
@@ -197,7 +191,7 @@ def test_a_lie_about_the_length_does_not_help(shared_page):
             for _ in range(4 * MAX_UPLOAD // 2**20):
                 wire.sendall(b"\0" * 2**20)
             assert b" 413 " in wire.recv(65536)
-        except OSError:  # it was hung up on while it was sending
+        except OSError:  # the server closed the connection while the client was sending
             pass
 
 
@@ -206,7 +200,7 @@ def test_a_label_with_a_large_body_is_refused(reader):
 
 
 def png_of_size(width, height):
-    """A few bytes that claim to be a huge picture."""
+    """A few bytes whose header claims width × height pixels."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -232,7 +226,7 @@ def png_of_size(width, height):
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not a readable image"),
     ],
 )
-def test_what_is_no_picture_is_one_line(reader, content, message):
+def test_an_upload_that_is_no_usable_image_gets_an_error_in_one_line(reader, content, message):
     answer = reader.post("/api/predict", content=content)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
@@ -248,7 +242,7 @@ def test_what_is_no_picture_is_one_line(reader, content, message):
         b'{"image": "0", "label": 0}',
         b'{"image": -1, "label": 0}',
         b'{"image": 999999, "label": 0}',
-        b'{"image": 0, "label": 0}',  # labelled from the start: not ours to change
+        b'{"image": 0, "label": 0}',  # a labelled training image: cannot be changed here
         b'{"image": 12, "label": 3}',
         b'{"image": 12, "label": -1}',
         b'{"image": 12, "label": 1.5}',
@@ -256,15 +250,15 @@ def test_what_is_no_picture_is_one_line(reader, content, message):
         b'{"image": 1e400, "label": 0}',
     ],
 )
-def test_labels_that_make_no_sense_change_nothing(reader, shared_page, content):
+def test_invalid_labels_change_nothing(reader, shared_page, content):
     answer = reader.post("/api/labels", content=content)
     assert answer.status_code == 422
     assert list(answer.json()) == ["error"]
     assert not (shared_page.site.folder / "labels.csv").exists()
 
 
-def test_names_leave_the_server_as_data_and_nothing_else(reader):
-    """JSON that no browser takes for a page; the page inserts it as text, which the browser tests see."""
+def test_names_are_sent_as_json_only(reader):
+    """No browser renders JSON as a page; the browser tests check that the page inserts names as text."""
     answer = reader.get("/api/images", params={"count": 200})
     assert answer.headers["content-type"] == "application/json"
     names = [image["name"] for image in answer.json()["images"]]
@@ -275,8 +269,8 @@ def test_names_leave_the_server_as_data_and_nothing_else(reader):
     assert "<img" not in drawing
 
 
-def test_beyond_the_stated_limit_requests_are_refused_politely(site, monkeypatch):
-    """Three places, one of them worked on: of many requests at once three are answered, the others told to wait."""
+def test_requests_beyond_the_limit_get_503_with_retry_after(site, monkeypatch):
+    """With a limit of three, three of eight simultaneous requests are answered and five are refused."""
     gate, answer = threading.Event(), site.answer
 
     def slow(content):
@@ -284,7 +278,7 @@ def test_beyond_the_stated_limit_requests_are_refused_politely(site, monkeypatch
         return answer(content)
 
     monkeypatch.setattr(site, "answer", slow)
-    with Served(site, predictions_at_once=3) as page:
+    with Served(site, max_predictions=3) as page:
         wait_until(lambda: is_ready(site))
         results = []
 
@@ -295,7 +289,7 @@ def test_beyond_the_stated_limit_requests_are_refused_politely(site, monkeypatch
         for thread in threads:
             thread.start()
         wait_until(lambda: len(results) == 5)
-        assert httpx.get(f"{page.url}/api/status").status_code == 200, "everything else goes on"
+        assert httpx.get(f"{page.url}/api/status").status_code == 200, "other requests are answered meanwhile"
         gate.set()
         for thread in threads:
             thread.join()
@@ -306,9 +300,9 @@ def test_beyond_the_stated_limit_requests_are_refused_politely(site, monkeypatch
         assert httpx.post(f"{page.url}/api/predict", content=picture_bytes(), timeout=60).status_code == 200
 
 
-def test_a_slow_upload_does_not_keep_its_place(site, monkeypatch):
+def test_a_slow_upload_times_out_and_frees_its_place(site, monkeypatch):
     monkeypatch.setattr(web_app, "UPLOAD_SECONDS", 0.3)
-    with Served(site, predictions_at_once=1) as page:
+    with Served(site, max_predictions=1) as page:
         wait_until(lambda: is_ready(site))
         with socket.create_connection(("127.0.0.1", page.port), timeout=20) as wire:
             wire.sendall(b"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nfew")
@@ -316,8 +310,8 @@ def test_a_slow_upload_does_not_keep_its_place(site, monkeypatch):
         assert httpx.post(f"{page.url}/api/predict", content=picture_bytes(), timeout=60).status_code == 200
 
 
-def test_a_large_picture_that_is_refused_gets_to_read_why(site, monkeypatch):
-    """The server reads on to the end of what is being sent; hanging up would look like a broken connection."""
+def test_a_client_whose_upload_is_too_large_receives_the_error(site, monkeypatch):
+    """The server reads the rest of the body first; closing at once would look like a broken connection."""
     monkeypatch.setattr(web_app, "MAX_UPLOAD", 2**20)
     with Served(site) as page:
         wait_until(lambda: is_ready(site))

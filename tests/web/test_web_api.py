@@ -1,4 +1,4 @@
-"""What the page asks of the server, asked without a browser."""
+"""The server's API, tested without a browser."""
 
 import asyncio
 import csv
@@ -30,7 +30,7 @@ from npmatch.report.formatting import printable
 from npmatch.types import Prediction
 from npmatch.web.access import Access
 from npmatch.web.app import make_app
-from npmatch.web.server import end_quietly
+from npmatch.web.server import silence_shutdown_messages
 from npmatch.web.site import Site
 
 
@@ -38,7 +38,7 @@ def all_images(client, view="todo", **more):
     return client.get("/api/images", params={"view": view, "count": 200, **more}).json()["images"]
 
 
-def test_an_answer_is_what_predict_says(client, run_folder, tmp_path):
+def test_the_answer_equals_classifier_predict(client, run_folder, tmp_path):
     content = picture_bytes()
     (tmp_path / "x.png").write_bytes(content)
     expected = npmatch.load(run_folder, "cpu").predict(tmp_path / "x.png")
@@ -47,24 +47,24 @@ def test_an_answer_is_what_predict_says(client, run_folder, tmp_path):
     torch.testing.assert_close(torch.tensor([got[k] for k in range(3)]), expected.probs[0], atol=1e-6, rtol=0)
     assert answer["entropy"] == pytest.approx(expected.entropy.item(), abs=1e-5)
     assert answer["share"] == pytest.approx(expected.entropy.item() / math.log(3), abs=1e-5)
-    assert answer["sureness"] in ("very sure", "fairly sure", "unsure", "at a loss")
+    assert answer["sureness"] in ("very sure", "fairly sure", "unsure", "very unsure")
     assert answer["seen"].startswith("data:image/png;base64,")
 
 
 @pytest.mark.parametrize(("form", "mode"), [("JPEG", "CMYK"), ("TIFF", "L"), ("PNG", "RGBA"), ("GIF", "P")])
-def test_pictures_of_other_kinds_are_answered(reader, form, mode):
+def test_images_of_other_formats_and_modes_are_answered(reader, form, mode):
     assert reader.post("/api/predict", content=picture_bytes(form=form, mode=mode)).status_code == 200
 
 
-def test_a_calibrated_run_answers_at_its_temperature_and_says_what_follows(run_folder):
-    """Held-out answers that are far too sure: a temperature above 1, and nothing sure enough to be kept."""
+def test_a_calibrated_run_answers_at_its_temperature_and_explains_its_decisions(run_folder):
+    """Overconfident held-out predictions give a temperature above 1, and a threshold that withholds everything."""
     raw = npmatch.load(run_folder, "cpu")
     image = decode_image(io.BytesIO(picture_bytes()), 16)[None]
     prediction, _ = describe_batch(raw.model, image, raw.spec, raw.device)
     g = torch.Generator().manual_seed(0)
     y = torch.randint(3, (200,), generator=g)
-    said = torch.where(torch.rand(200, generator=g) < 0.6, y, (y + 1) % 3)
-    probs = torch.nn.functional.one_hot(said, 3) * 0.97 + 0.01
+    predicted = torch.where(torch.rand(200, generator=g) < 0.6, y, (y + 1) % 3)
+    probs = torch.nn.functional.one_hot(predicted, 3) * 0.97 + 0.01
     held_out = Prediction(probs, -(probs * probs.log()).sum(-1))
     far = torch.full((20, raw.model.backbone.num_features), 1e6) + torch.arange(20.0)[:, None]
     calibration = Calibration.fit(held_out, y, Novelty.fit(far), "data.validation")
@@ -84,7 +84,7 @@ def test_a_calibrated_run_answers_at_its_temperature_and_says_what_follows(run_f
         assert texts[2] == "Probabilities are calibrated on 200 held-out labels."
 
 
-def test_neighbours_are_the_labelled_images_of_largest_cosine(client, site):
+def test_neighbours_are_the_labelled_images_of_largest_cosine_similarity(client, site):
     content = picture_bytes()
     near = client.post("/api/predict", content=content).json()["neighbours"]
     classifier, train = site.classifier, site.labelling.train
@@ -100,7 +100,7 @@ def test_neighbours_are_the_labelled_images_of_largest_cosine(client, site):
     assert [row["likeness"] for row in near] == pytest.approx(cosine[best].tolist(), abs=1e-5)
 
 
-def test_unlabelled_images_come_least_sure_first_on_pages_without_gaps(client, site):
+def test_unlabelled_images_come_most_uncertain_first_on_pages_without_gaps(client, site):
     shown = all_images(client)
     assert sorted(image["name"] for image in shown) == sorted(printable(f"unlabeled/{name}") for name in UNLABELED)
     entropies = [image["entropy"] for image in shown]
@@ -130,7 +130,7 @@ def test_labelling_moves_no_image_to_another_page(client):
     assert [i["image"] for i in back["images"]][:2] == [i["image"] for i in everything[3:5]]
 
 
-def test_labels_are_in_the_book_at_once_and_can_be_taken_back(client, run_folder, site):
+def test_labels_are_written_at_once_and_can_be_undone(client, run_folder, site):
     one, two, three = all_images(client)[:3]
     client.post("/api/labels", json={"image": one["image"], "label": 1})
     client.post("/api/labels", json={"image": two["image"], "skip": True})
@@ -153,7 +153,7 @@ def test_labels_are_in_the_book_at_once_and_can_be_taken_back(client, run_folder
     assert len(all_images(client)) == len(UNLABELED)
 
 
-def test_a_changed_label_goes_back_to_the_one_before(client):
+def test_undo_restores_the_previous_label(client):
     image = all_images(client)[0]["image"]
     for label in (0, 2):
         client.post("/api/labels", json={"image": image, "label": label})
@@ -161,7 +161,7 @@ def test_a_changed_label_goes_back_to_the_one_before(client):
     assert client.post("/api/labels", json={"image": image, "label": None}).json()["changed"][0]["given"] is None
 
 
-def test_labels_survive_a_restart_and_the_export_is_the_book(client, run_folder):
+def test_labels_survive_a_restart_and_the_export_equals_labels_csv(client, run_folder):
     image = all_images(client)[0]
     client.post("/api/labels", json={"image": image["image"], "label": 1})
     exported = client.get("/api/labels.csv")
@@ -181,13 +181,13 @@ def test_labels_written_by_the_command_line_are_seen(client, run_folder, site):
     assert all_images(client, "labelled")[0]["given"] == 2
 
 
-def test_pictures_are_large_enough_to_be_looked_at(reader):
+def test_images_are_served_large_enough_to_look_at(reader):
     answer = reader.get(f"/api/images/{all_images(reader)[0]['image']}")
     assert answer.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(answer.content)).size == (224, 224)
 
 
-def test_one_unreadable_file_hides_no_other(trained_folder, run_folder, tmp_path):
+def test_an_unreadable_file_hides_no_other(trained_folder, run_folder, tmp_path):
     data = shutil.copytree(trained_folder.parent / "data", tmp_path / "data")
     (data / "unlabeled" / "3.png").write_bytes(b"not a picture")
     site = Site(run_folder, data, "cpu")
@@ -203,7 +203,7 @@ def test_one_unreadable_file_hides_no_other(trained_folder, run_folder, tmp_path
         assert str(tmp_path) not in answer.text
 
 
-def test_figures_are_drawn_in_colours_of_their_own(reader):
+def test_figures_are_complete_svg_files_with_light_and_dark_colours(reader):
     names = [figure["name"] for figure in reader.get("/api/figures").json()]
     assert {"classes", "confidence", "uncertainty", "risk", "error", "losses"} <= set(names)
     for name in names:
@@ -216,7 +216,7 @@ def test_figures_are_drawn_in_colours_of_their_own(reader):
     assert reader.get("/figures/nothing.svg").status_code == 404
 
 
-def test_the_status_tells_the_runs_scores(client, run_folder):
+def test_the_status_holds_the_runs_scores(client, run_folder):
     final = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()][-1]
     status = client.get("/api/status").json()
     assert status["scores"]["error"] == final["error"]
@@ -227,7 +227,7 @@ def test_the_status_tells_the_runs_scores(client, run_folder):
     assert about["command"] == f"npmatch train --resume-from {run_folder}"
 
 
-def test_a_score_that_is_no_number_is_left_out_of_the_status(run_folder, tmp_path):
+def test_a_score_that_is_not_a_number_is_left_out_of_the_status(run_folder, tmp_path):
     for name in ("config.yaml", "split.json"):
         shutil.copy(run_folder / name, tmp_path)
     line = {"kind": "final", "step": 3, "error": float("nan"), "ece": "NaN", "uce": 1.5}
@@ -236,15 +236,15 @@ def test_a_score_that_is_no_number_is_left_out_of_the_status(run_folder, tmp_pat
         assert client.get("/api/status").json()["scores"] == {"uce": 1.5}
 
 
-def test_a_run_that_is_going_on_shows_its_curves_and_then_its_model(run_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("npmatch.web.site.LOOK_AGAIN", 0.05)
-    going_on = tmp_path / "going-on"
-    going_on.mkdir()
+def test_a_run_in_training_shows_its_curves_and_then_its_model(run_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.web.site.POLL_SECONDS", 0.05)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
     for name in ("config.yaml", "split.json"):
-        shutil.copy(run_folder / name, going_on)
+        shutil.copy(run_folder / name, unfinished)
     lines = (run_folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (going_on / "metrics.jsonl").write_text("".join(lines[:3]) + '{"kind": "train", "st')
-    site = Site(going_on, device="cpu")
+    (unfinished / "metrics.jsonl").write_text("".join(lines[:3]) + '{"kind": "train", "st')
+    site = Site(unfinished, device="cpu")
     with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:
         before = client.get("/api/status").json()
         assert not before["has_model"]
@@ -254,21 +254,21 @@ def test_a_run_that_is_going_on_shows_its_curves_and_then_its_model(run_folder, 
         assert "classes" not in names
         assert "no model yet" in client.post("/api/predict", content=picture_bytes()).json()["error"]
         assert client.get("/api/images").status_code == 422
-        (going_on / "metrics.jsonl").write_text("".join(lines[:5]))
+        (unfinished / "metrics.jsonl").write_text("".join(lines[:5]))
         assert client.get("/api/status").json()["figures"] != before["figures"]
-        shutil.copytree(run_folder, going_on, dirs_exist_ok=True)
+        shutil.copytree(run_folder, unfinished, dirs_exist_ok=True)
         wait_until(lambda: is_ready(site))
         assert client.post("/api/predict", content=picture_bytes()).status_code == 200
         assert "classes" in {figure["name"] for figure in client.get("/api/figures").json()}
 
 
-def test_a_run_that_has_stopped_is_not_called_live(run_folder):
+def test_the_stage_tells_a_stopped_run_from_one_in_training(run_folder):
     (run_folder / "model.safetensors").unlink()
     site = Site(run_folder, device="cpu")
     assert site.status()["stage"] == "stopped"
     with locked(run_folder):
         assert site.status()["stage"] == "training"
-        assert is_locked(run_folder), "looking at the lock does not end it"
+        assert is_locked(run_folder), "checking the lock does not release it"
     hold = "import sys, npmatch.files as f, pathlib\nwith f.locked(pathlib.Path(sys.argv[1])): print(); input()"
     with subprocess.Popen(
         [sys.executable, "-uc", hold, run_folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -279,7 +279,7 @@ def test_a_run_that_has_stopped_is_not_called_live(run_folder):
     assert site.status()["stage"] == "stopped"
 
 
-def test_a_label_somebody_else_gave_meanwhile_is_not_overwritten_unseen(client, site):
+def test_a_label_given_by_somebody_else_in_the_meantime_is_not_overwritten(client, site):
     image = all_images(client)[0]["image"]
     mine = {"image": image, "label": 0, "seen": None, "who": "me"}
     assert client.post("/api/labels", json=mine).json()["taken"]
@@ -289,11 +289,11 @@ def test_a_label_somebody_else_gave_meanwhile_is_not_overwritten_unseen(client, 
     assert answer["changed"][0]["given"] == 0
     assert client.post("/api/undo", json={"who": "they"}).json()["changed"] == []
     assert client.post("/api/labels", json={**theirs, "seen": 0}).json()["changed"][0]["given"] == 1
-    assert client.post("/api/labels", json={**mine, "label": 1}).json()["taken"], "both say the same"
-    assert list(site.labelling.desk.book.labels.values()) == [CLASSES[1]]
+    assert client.post("/api/labels", json={**mine, "label": 1}).json()["taken"], "both give the same label"
+    assert list(site.labelling.annotations.book.labels.values()) == [CLASSES[1]]
 
 
-def test_what_is_left_to_do_counts_an_image_once(client, site):
+def test_an_image_both_labelled_and_skipped_counts_once(client, site):
     one, two, *_ = (image["image"] for image in all_images(client))
     client.post("/api/labels", json={"image": one, "label": 0})
     client.post("/api/labels", json={"image": one, "skip": True})
@@ -302,7 +302,7 @@ def test_what_is_left_to_do_counts_an_image_once(client, site):
     assert len(all_images(client)) == counts["todo"]
 
 
-def test_a_spoilt_table_of_labels_is_told_and_forgotten_when_it_is_put_right(client, run_folder):
+def test_a_damaged_labels_csv_is_reported_until_it_is_repaired(client, run_folder):
     (run_folder / "labels.csv").write_text("path,label\n=1+1.png,wombat\n")
     status = client.get("/api/status").json()
     assert "unknown class 'wombat'" in status["problem"]
@@ -311,7 +311,7 @@ def test_a_spoilt_table_of_labels_is_told_and_forgotten_when_it_is_put_right(cli
     assert client.get("/api/status").json()["problem"] is None
 
 
-def test_where_the_data_is_gone_the_model_still_answers_and_the_page_says_why(run_folder, tmp_path):
+def test_without_the_data_the_model_still_answers_and_the_status_says_why(run_folder, tmp_path):
     config = run_folder / "config.yaml"
     text = config.read_text(encoding="utf-8")
     (line,) = (line for line in text.splitlines() if line.strip().startswith("root:"))
@@ -328,7 +328,7 @@ def test_where_the_data_is_gone_the_model_still_answers_and_the_page_says_why(ru
         assert "/nowhere" in client.get("/api/images").json()["error"]
 
 
-def test_serve_refuses_what_cannot_be_served_in_one_line(run_folder, capsys, shared_page):
+def test_serve_reports_bad_arguments_in_one_line(run_folder, capsys, shared_page):
     for words, message in (
         (["serve", "nowhere"], "nowhere: no such run"),
         (
@@ -356,8 +356,8 @@ def test_serve_prints_its_address_and_ends_on_ctrl_c(run_folder):
     assert err == ""
 
 
-def test_a_request_that_the_end_cuts_off_is_no_error_to_be_printed(caplog):
-    end_quietly()
+def test_requests_cancelled_by_the_shutdown_are_not_logged(caplog):
+    silence_shutdown_messages()
     log = logging.getLogger("uvicorn.error")
     log.error("Cancel 1 running task(s), timeout graceful shutdown exceeded")
     for error in (asyncio.CancelledError("Task cancelled, timeout graceful shutdown exceeded"), ValueError("a bug")):
@@ -365,7 +365,7 @@ def test_a_request_that_the_end_cuts_off_is_no_error_to_be_printed(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
-def test_without_the_extra_one_line_says_what_to_install(run_folder, monkeypatch, capsys):
+def test_without_the_extra_serve_says_what_to_install(run_folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(run_folder)]) == 2
     err = capsys.readouterr().err
@@ -373,7 +373,7 @@ def test_without_the_extra_one_line_says_what_to_install(run_folder, monkeypatch
     assert err.count("\n") == 1
 
 
-def test_digits_have_no_names_and_are_labelled_all_the_same(tiny_run, tmp_path):
+def test_images_without_file_names_can_be_labelled(tiny_run, tmp_path):
     folder = shutil.copytree(tiny_run.folder, tmp_path / "digits")
     site = Site(folder, device="cpu")
     with TestClient(make_app(site, Access()), base_url="http://127.0.0.1:8000") as client:

@@ -1,1 +1,1 @@
-"""The page of a run: try an image, label the ones the model is unsure of, watch the figures."""
+"""The web page of a run: try an image, label the images the model is least sure of, follow the metrics."""

@@ -1,8 +1,9 @@
-"""Who may talk to the page, and what a browser may do with it.
+"""Access control: which requests the server answers, and what a browser may do with the page.
 
-A page on the user's own machine can be reached by every site the user's browser visits. Three doors are kept shut:
-a foreign name that resolves to this address (the Host header must be ours), a foreign page that posts to it (the
-Origin must be ours), and, where the page is reachable from other machines, everyone without the token.
+Every site that the user's browser visits can send requests to a server on the user's machine. Three kinds are refused:
+requests under a foreign host name that resolves to this address (DNS rebinding; the Host header must be ours), writes
+from another site's page (CSRF; the Origin must be ours), and, where other machines can reach the page, requests without
+the token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Nothing but the page's own files runs or styles it; data: and blob: are pictures the user has dropped.
+# Only the page's own scripts and styles run; data: and blob: are images the user has dropped.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -37,7 +38,7 @@ SAFE_METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Access:
-    """Where the page is bound, and the token that it asks for, if any."""
+    """The address the server is bound to, and the token it requires, if any."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -46,11 +47,11 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """Browsers do not tell ports apart when they send cookies: two pages on one machine need two names."""
+        """Name of the cookie; it holds the port, because browsers send cookies to all ports of a host."""
         return f"npmatch-{self.port}"
 
-    def knows_host(self, header: str | None) -> bool:
-        """Whether a Host header names this machine rather than a name that was made to point at it."""
+    def accepts_host(self, header: str | None) -> bool:
+        """Whether a Host header names this machine, and not a foreign name that resolves to it."""
         name = host_name(header)
         if name is None:
             return False
@@ -60,18 +61,18 @@ class Access:
             address = ip_address(name)
         except ValueError:
             return False
-        # A number cannot be made to point elsewhere; bound to loopback, only loopback's numbers lead here.
+        # An IP address cannot be rebound by DNS; a server bound to loopback is reached by loopback addresses alone.
         return address.is_loopback or not is_loopback(self.host)
 
-    def lets_in(self, given: str | None) -> bool:
-        """Whether a token is the right one, in a time that does not tell how much of it is."""
+    def accepts_token(self, token: str | None) -> bool:
+        """Whether a token is the right one, compared in constant time."""
         if self.token is None:
             return True
-        return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
+        return token is not None and hmac.compare_digest(token.encode(), self.token.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what is bound to `host`."""
+    """Whether only this machine can reach a server bound to `host`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -79,81 +80,81 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str | None) -> str | None:
-    """The name in a Host header, without port and brackets; nothing where it is not one."""
+    """The host in a Host header, without port and brackets; None where the header is missing or malformed."""
     try:
         return urlsplit(f"//{header}").hostname if header else None
     except ValueError:
         return None
 
 
-class Guard:
-    """Wraps the application: refuses strangers, and adds the headers to every answer."""
+class AccessMiddleware:
+    """Wraps the application: refuses requests that `Access` does not accept, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
-        """Outermost, so that errors and static files pass through it too."""
+        """`app` is the whole application, so that errors and static files pass through here too."""
         self.app = app
         self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answers one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
         request = Request(scope)
-        refusal = self.refusal(request)
-        headers = HEADERS | self._remembered(request)
+        refusal = self._refusal(request)
+        headers = HEADERS | self._token_cookie(request)
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 sent = {name for name, _ in message["headers"]}
                 extra = [(k.encode(), v.encode()) for k, v in headers.items() if k.encode() not in sent]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        await (refusal or self.app)(scope, receive, send_guarded)
+        await (refusal or self.app)(scope, receive, send_with_headers)
 
-    def refusal(self, request: Request) -> Response | None:
-        """Why this request is not answered, or nothing where it is."""
-        if not self.access.knows_host(request.headers.get("host")):
-            return turn_away(request, 400, "This page does not go by that name.")
-        if not self.access.lets_in(self._token(request)):
-            return turn_away(request, 401, "This page needs its token.")
+    def _refusal(self, request: Request) -> Response | None:
+        """The error response for a request that is refused; None for one that is accepted."""
+        if not self.access.accepts_host(request.headers.get("host")):
+            return refuse_access(request, 400, "The host name in this request is not the server's own.")
+        if not self.access.accepts_token(self._token(request)):
+            return refuse_access(request, 401, "This page requires a token.")
         if request.method not in SAFE_METHODS and not is_own_page(request):
-            return refuse(403, "Another site may not write here.")
+            return error_response(403, "Requests from another site cannot change anything here.")
         return None
 
     def _token(self, request: Request) -> str | None:
-        """The token as a header, a cookie, or, when the page is first opened, a part of its address."""
+        """The token from the Authorization header, the URL (when the page is first opened) or the cookie."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return bearer
         return request.query_params.get("token") or request.cookies.get(self.access.cookie)
 
-    def _remembered(self, request: Request) -> dict[str, str]:
-        """A cookie for a browser that came with the right token in the address."""
-        given = request.query_params.get("token")
-        if self.access.token is None or not given or not self.access.lets_in(given):
+    def _token_cookie(self, request: Request) -> dict[str, str]:
+        """A cookie for a browser whose URL held the right token."""
+        token = request.query_params.get("token")
+        if self.access.token is None or not token or not self.access.accepts_token(token):
             return {}
         return {"set-cookie": f"{self.access.cookie}={self.access.token}; Path=/; HttpOnly; SameSite=Strict"}
 
 
 def is_own_page(request: Request) -> bool:
-    """Whether a write comes from our own page, or from no browser at all: browsers say where a write comes from."""
+    """Whether a write comes from our own page or from no browser: browsers send the Origin of a write."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
         return False
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
-def turn_away(request: Request, status: int, why: str) -> Response:
-    """A refusal that a person at a browser can read, and a script too."""
-    message = f"{why} Open the address that npmatch serve printed."
+def refuse_access(request: Request, status: int, why: str) -> Response:
+    """An error response with what to do about it: HTML for a browser, JSON for a script."""
+    message = f"{why} Open the URL that npmatch serve printed."
     if "text/html" in request.headers.get("accept", ""):
         return HTMLResponse(f'<!DOCTYPE html><html lang="en"><title>npmatch</title><p>{message}</p></html>', status)
-    return refuse(status, message)
+    return error_response(status, message)
 
 
-def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An answer that says in one line why there is no other."""
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error as JSON: {"error": message}."""
     return JSONResponse({"error": message}, status, headers)

@@ -1,4 +1,8 @@
-"""What the page says of one image beside its label: how sure, what is odd about it, and which images are like it."""
+"""The parts of the page's answer about one image.
+
+How uncertain the prediction is, in nats and in words; what calibration says about it (novelty, abstention); the image
+itself, encoded for the browser; and the labelled training images nearest to it in feature space.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,22 @@ from npmatch.predict.classifier import Classifier
 from npmatch.report.gallery import LARGEST_SIDE, as_picture, is_crisp
 from npmatch.types import ImageSet, ImageStore
 
-# Up to this share of the largest uncertainty, log K → what a person would say.
-WORDS = ((0.05, "very sure"), (0.25, "fairly sure"), (0.55, "unsure"), (math.inf, "at a loss"))
+# Upper bound on the entropy as a share of log K → the word for it. try.js has the same bounds, for its colours.
+UNCERTAINTY_WORDS = ((0.05, "very sure"), (0.25, "fairly sure"), (0.55, "unsure"), (math.inf, "very unsure"))
+ABSTAIN = 0.05  # target error rate among predictions that are not withheld
+MAX_NEIGHBOURS = 20_000  # labelled images to compare with; of more, a random sample is used, which bounds memory
+BATCH = 64
 
 
-def uncertainty(entropy: float, num_classes: int) -> dict[str, Any]:
-    """An entropy in nats, as a share of the largest there is, and in words."""
+def describe_uncertainty(entropy: float, num_classes: int) -> dict[str, Any]:
+    """An entropy in nats, also as a share of its maximum log K and in words."""
     share = min(1.0, max(0.0, entropy) / math.log(num_classes))
-    return {"entropy": entropy, "share": share, "sureness": next(word for most, word in WORDS if share <= most)}
-
-
-ABSTAIN = 0.05  # the error below which answers that are not withheld stay
+    word = next(word for bound, word in UNCERTAINTY_WORDS if share <= bound)
+    return {"entropy": entropy, "share": share, "sureness": word}
 
 
 def make_decider(calibration: Calibration | None) -> Decider:
-    """Decides all that a run's held-out labels and training features allow, and nothing more."""
+    """Makes every decision for which the run has enough held-out labels and reference features."""
     wishes = Wishes(ood=calibration is not None and calibration.novelty is not None)
     try:
         return Decider(calibration, replace(wishes, abstain=ABSTAIN))
@@ -43,36 +48,36 @@ def make_decider(calibration: Calibration | None) -> Decider:
         return Decider(calibration, wishes)
 
 
-def remarks(decisions: Decisions, decider: Decider) -> list[dict[str, Any]]:
-    """Sentences on one image, the serious ones first."""
-    lines = []
+def explain_decisions(decisions: Decisions, decider: Decider) -> list[dict[str, Any]]:
+    """Sentences about one image's decisions, warnings first."""
+    remarks = []
     if decisions.ood is not None and decisions.ood_score is not None:
-        is_new, score = bool(decisions.ood[0]), float(decisions.ood_score[0])
-        text = "Unlike the images the model was trained on" if is_new else "It resembles the training images"
-        end = ": do not rely on this answer." if is_new else "."
-        lines.append({"text": f"{text} (novelty {score:.2f}, limit {decider.limit:.2f}){end}", "serious": is_new})
+        is_novel, score = bool(decisions.ood[0]), float(decisions.ood_score[0])
+        text = "Unlike the images the model was trained on" if is_novel else "It resembles the training images"
+        end = ": do not rely on this answer." if is_novel else "."
+        remarks.append({"text": f"{text} (novelty {score:.2f}, limit {decider.limit:.2f}){end}", "serious": is_novel})
     if decisions.withheld is not None:
-        kept = f"To keep the error below {ABSTAIN:.0%}, this answer would "
-        withheld = bool(decisions.withheld[0])
-        text = kept + ("be withheld: a person should decide." if withheld else "not be withheld.")
-        lines.append({"text": text, "serious": withheld})
+        is_withheld = bool(decisions.withheld[0])
+        outcome = "be withheld: a person should decide." if is_withheld else "not be withheld."
+        text = f"To keep the error below {ABSTAIN:.0%}, this answer would {outcome}"
+        remarks.append({"text": text, "serious": is_withheld})
     if decisions.temperature is not None:
         text = f"Probabilities are calibrated on {decider.calibration.n} held-out labels."
-        lines.append({"text": text, "serious": False})
-    return sorted(lines, key=lambda line: not line["serious"])
+        remarks.append({"text": text, "serious": False})
+    return sorted(remarks, key=lambda remark: not remark["serious"])
 
 
-def picture(store: ImageStore, position: int) -> tuple[bytes, str]:
-    """One image, encoded, and its media type."""
-    image = thumbnail(store, position)
+def encode_image(store: ImageStore, position: int) -> tuple[bytes, str]:
+    """One image of a store as PNG or JPEG, and its media type."""
+    image = read_for_display(store, position)
     buffer = io.BytesIO()
-    small = is_crisp(image)
-    as_picture(image).save(buffer, "PNG" if small else "JPEG", quality=88)  # PNG has no quality and ignores it
-    return buffer.getvalue(), "image/png" if small else "image/jpeg"
+    is_small = is_crisp(image)
+    as_picture(image).save(buffer, "PNG" if is_small else "JPEG", quality=88)  # PNG ignores the quality
+    return buffer.getvalue(), "image/png" if is_small else "image/jpeg"
 
 
-def thumbnail(store: ImageStore, position: int) -> Tensor:
-    """An image large enough to be looked at: from its file where it has one, else as the model's data holds it."""
+def read_for_display(store: ImageStore, position: int) -> Tensor:
+    """An image, uint8 C H W: from its file at a size people can look at, or as stored where it has no file."""
     channels, side, _ = store.shape
     file = file_of(store, position)
     if file is not None:
@@ -80,33 +85,29 @@ def thumbnail(store: ImageStore, position: int) -> Tensor:
     return store.take(torch.tensor([position]))[0]
 
 
-MOST = 20_000  # labelled images that are compared with; more are drawn from, so that memory stays bounded
-BATCH = 64
-
-
 @dataclass(frozen=True)
-class Neighbours:
-    """Labelled training images with their features."""
+class NearestNeighbours:
+    """Labelled training images and their features, searched by cosine similarity."""
 
     positions: Tensor  # n, int64: in the training set
     labels: Tensor  # n, int64
     features: Tensor  # n F, of length 1
 
     def nearest(self, features: Tensor, count: int) -> list[tuple[int, int, float]]:
-        """(position, label, cosine similarity) of the images nearest to one image's features F, nearest first."""
-        likeness = self.features @ normalize(features, dim=0)
-        found = likeness.topk(min(count, len(likeness)))
-        index = found.indices
-        columns = (self.positions[index].tolist(), self.labels[index].tolist(), found.values.tolist())
+        """(position, label, cosine similarity) of the `count` images nearest to features F, nearest first."""
+        similarity = self.features @ normalize(features, dim=0)
+        values, index = similarity.topk(min(count, len(similarity)))
+        columns = (self.positions[index].tolist(), self.labels[index].tolist(), values.tolist())
         return list(zip(*columns, strict=True))
 
 
-def labeled_neighbours(classifier: Classifier, train: ImageSet, split: Split) -> Neighbours:
-    """The images a run learned its labels from."""
+def index_labeled_images(classifier: Classifier, train: ImageSet, split: Split) -> NearestNeighbours:
+    """Computes the features of the run's labelled training images."""
     positions = split.labeled
-    if len(positions) > MOST:
-        chosen = torch.randperm(len(positions), generator=torch.Generator().manual_seed(mix(split.seed, "neighbours")))
-        positions = positions[chosen[:MOST]].sort().values
+    if len(positions) > MAX_NEIGHBOURS:
+        generator = torch.Generator().manual_seed(mix(split.seed, "neighbours"))
+        sample = torch.randperm(len(positions), generator=generator)[:MAX_NEIGHBOURS]
+        positions = positions[sample].sort().values
     images = SelectedImages(train.images, positions)
     _, features = describe_store(classifier.model, images, classifier.spec, classifier.device, BATCH, workers=0)
-    return Neighbours(positions, train.labels[positions], normalize(features, dim=1))
+    return NearestNeighbours(positions, train.labels[positions], normalize(features, dim=1))

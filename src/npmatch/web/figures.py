@@ -1,4 +1,4 @@
-"""A run's figures as pictures: how training goes, and what the final model is worth."""
+"""A run's figures as SVG files: training curves, and the final model's accuracy and calibration."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from npmatch.report.style import PALETTE
 from npmatch.runs.evaluate import read_record
 from npmatch.runs.folder import RunFolder
 
-# A figure opened on its own is a document of this origin: it may have its colours, and nothing else.
+# A figure opened on its own is a document of this origin: only its own inline styles are allowed.
 FIGURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 OWN_STYLE = 'svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif !important; }'
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and what is said below it."""
+    """A figure with its title and caption."""
 
     title: str
     about: str
-    draw: Callable[[RunRecord], str]  # an <svg> element, or nothing where there is nothing to draw
-    needs_model: bool = False
+    draw: Callable[[RunRecord], str]  # returns an <svg> element, or an empty string where there is no data
+    needs_predictions: bool = False  # of the final model on the test images
 
 
 def _classes(record: RunRecord) -> str:
@@ -45,35 +45,35 @@ def _risk(record: RunRecord) -> str:
 
 
 FIGURES = {
-    "classes": Figure("Class by class", "Uncertain classes should be the inaccurate ones.", _classes, True),
-    "confidence": Figure("Is the confidence right?", "Bars on the dashed line: it is.", _confidence, True),
-    "uncertainty": Figure("Is the uncertainty right?", "As a share of its maximum, log K.", _uncertainty, True),
-    "risk": Figure("When it may abstain", "The error when doubtful images go to a person.", _risk, True),
-    "error": Figure("Test error", "Of the averaged model, along the way.", curves.error_curve),
-    "losses": Figure("Losses", "Of the training batches.", curves.loss_curves),
-    "trust": Figure("Pseudo-labels", "How many were trusted, and how many of those were right.", curves.trust_curves),
-    "latent": Figure("Latent variable", "A divergence of 0 says that it carries nothing.", curves.latent_curves),
+    "classes": Figure("Classes", "The uncertain classes should be the inaccurate ones.", _classes, True),
+    "confidence": Figure("Calibration of the confidence", "Bars on the dashed line are calibrated.", _confidence, True),
+    "uncertainty": Figure("Calibration of the uncertainty", "Entropy as a share of log K.", _uncertainty, True),
+    "risk": Figure("Abstention", "Error among the images answered.", _risk, True),
+    "error": Figure("Test error", "Error of the averaged model during training.", curves.error_curve),
+    "losses": Figure("Losses", "Losses of the training batches.", curves.loss_curves),
+    "trust": Figure("Pseudo-labels", "Share that was trusted, and share of those that was right.", curves.trust_curves),
+    "latent": Figure("Latent variable", "At a divergence of 0 it carries no information.", curves.latent_curves),
 }
 
 
-class FigureBook:
-    """The figures of a run that may still be going on: drawn when asked for, again when its log has grown."""
+class FigureCache:
+    """The figures of a run, drawn on request and again once its log or its test predictions have changed."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read yet."""
+        """Reads nothing yet."""
         self.folder = folder
         self._drawn: dict[str, str] = {}
         self._version = ""
         self._lock = Lock()
 
     def version(self) -> str:
-        """Changes when the log or the test predictions do."""
+        """A string that changes when the log or the test predictions change."""
         run = RunFolder(self.folder)
         stamps = [_stamp(path) for path in (run.log, run.test_predictions)]
         return "-".join(f"{stamp:x}" for stamp in stamps)
 
     def drawings(self) -> dict[str, str]:
-        """Name → SVG file, of the figures there is something to draw for."""
+        """Name → SVG file, for every figure that has data."""
         with self._lock:
             version = self.version()
             if version != self._version:
@@ -83,15 +83,16 @@ class FigureBook:
 
 
 def draw_figures(folder: Path) -> dict[str, str]:
-    """All figures of a run as it is now."""
+    """Name → SVG file, for every figure that the run in `folder` has data for."""
     record = read_record(RunFolder(folder))
-    has_model = len(record.y) > 0
-    shown = {name: str(figure.draw(record)) for name, figure in FIGURES.items() if has_model or not figure.needs_model}
-    return {name: stand_alone(drawing) for name, drawing in shown.items() if drawing}
+    has_predictions = len(record.y) > 0
+    figures = {name: figure for name, figure in FIGURES.items() if has_predictions or not figure.needs_predictions}
+    drawings = {name: str(figure.draw(record)) for name, figure in figures.items()}  # plain text, not Markup
+    return {name: as_svg_file(drawing) for name, drawing in drawings.items() if drawing}
 
 
-def stand_alone(drawing: str) -> str:
-    """An <svg> element of a page as a file of its own, with the page's colours for light and dark."""
+def as_svg_file(drawing: str) -> str:
+    """Turns an inline <svg> element into a file of its own, with the page's colours for light and dark."""
     opening, rest = drawing.split(">", 1)
     opening = opening.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
     return f"{opening}><style>{PALETTE}{OWN_STYLE}</style>{rest}"
@@ -99,7 +100,7 @@ def stand_alone(drawing: str) -> str:
 
 def _stamp(path: Path) -> int:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0
-    return hash((found.st_mtime_ns, found.st_size)) & 0xFFFFFFFF
+    return hash((status.st_mtime_ns, status.st_size)) & 0xFFFFFFFF

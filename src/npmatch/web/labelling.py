@@ -1,4 +1,7 @@
-"""A run's unlabelled images, what the model says of them, and the labels people give them."""
+"""Labelling on the page: the run's unlabelled images with their predictions, and the annotations people give them.
+
+`Labelling` answers the page's requests. `Annotations` holds labels and skips and can undo each user's changes.
+"""
 
 from __future__ import annotations
 
@@ -15,166 +18,165 @@ from npmatch.report.formatting import printable
 from npmatch.runs.label_book import LabelBook
 from npmatch.runs.open import RunData
 from npmatch.types import Predictor
-from npmatch.web.answer import uncertainty
+from npmatch.web.answer import describe_uncertainty
 from npmatch.web.pool import Mask, Pool
 
-MOST_UNDONE = 1000  # steps
-MOST_PEOPLE = 100  # whose steps are remembered
+MAX_UNDO = 1000  # changes kept for each user
+MAX_USERS = 100  # users whose changes are kept
+UNCHECKED = -1  # as the expected label: the current label is not compared with it
+
+View = Literal["todo", "labelled", "skipped", "all"]
 
 
-class Said(NamedTuple):
-    """What people have said of an image."""
+class Annotation(NamedTuple):
+    """What people have said about one image."""
 
     label: str | None
     skipped: bool
 
 
-class Step(NamedTuple):
-    """One change, which can be taken back."""
+class Change(NamedTuple):
+    """One change of an annotation, which can be undone."""
 
     name: str
-    before: Said
-    after: Said
+    before: Annotation
+    after: Annotation
 
 
-class Desk:
-    """Labels are in RUN/labels.csv at once; what was skipped is forgotten when the server stops."""
+class Annotations:
+    """Labels, which are written to RUN/labels.csv at once, and skips, which last until the server stops."""
 
     def __init__(self, book: LabelBook) -> None:
-        """Nothing to undo yet."""
+        """Starts with the labels in the book and no skips."""
         self.book = book
         self.skipped: set[str] = set()
-        self._steps: OrderedDict[str, deque[Step]] = OrderedDict()  # by who took them
+        self._changes: OrderedDict[str, deque[Change]] = OrderedDict()  # by user, most recently active last
 
-    def said(self, name: str) -> Said:
-        """What is known of an image."""
-        return Said(self.book.labels.get(name), name in self.skipped)
+    def get(self, name: str) -> Annotation:
+        """The annotation of an image."""
+        return Annotation(self.book.labels.get(name), name in self.skipped)
 
-    def say(self, name: str, what: Said, who: str = "") -> None:
-        """Says something of an image."""
-        before = self.said(name)
-        if what == before:
+    def set(self, name: str, annotation: Annotation, user: str = "") -> None:
+        """Changes an image's annotation and remembers the change for `undo`."""
+        before = self.get(name)
+        if annotation == before:
             return
-        self._set(name, what)
-        self._steps_of(who).append(Step(name, before, what))
+        self._write(name, annotation)
+        self._changes_by(user).append(Change(name, before, annotation))
 
-    def undo(self, who: str = "") -> str | None:
-        """Takes somebody's own last step back, and names its image; what others have made of one since stays."""
-        steps = self._steps_of(who)
-        while steps:
-            step = steps.pop()
-            if self.said(step.name) == step.after:
-                self._set(step.name, step.before)
-                return step.name
+    def undo(self, user: str = "") -> str | None:
+        """Undoes the user's last change and returns its image's name; skips changes that others have overwritten."""
+        changes = self._changes_by(user)
+        while changes:
+            change = changes.pop()
+            if self.get(change.name) == change.after:
+                self._write(change.name, change.before)
+                return change.name
         return None
 
-    def _set(self, name: str, what: Said) -> None:
-        if what.label is not None:
-            self.book.set(name, what.label)
+    def _write(self, name: str, annotation: Annotation) -> None:
+        if annotation.label is not None:
+            self.book.set(name, annotation.label)
         elif name in self.book.labels:
             self.book.remove(name)
-        (self.skipped.add if what.skipped else self.skipped.discard)(name)
+        (self.skipped.add if annotation.skipped else self.skipped.discard)(name)
 
-    def _steps_of(self, who: str) -> deque[Step]:
-        steps = self._steps.setdefault(who, deque(maxlen=MOST_UNDONE))
-        self._steps.move_to_end(who)
-        if len(self._steps) > MOST_PEOPLE:
-            self._steps.popitem(last=False)
-        return steps
-
-
-View = Literal["todo", "labelled", "skipped", "all"]
-WHATEVER = -1  # a label that whoever changes it did not look at
+    def _changes_by(self, user: str) -> deque[Change]:
+        changes = self._changes.setdefault(user, deque(maxlen=MAX_UNDO))
+        self._changes.move_to_end(user)
+        if len(self._changes) > MAX_USERS:
+            self._changes.popitem(last=False)
+        return changes
 
 
 class Labelling:
-    """Images go by their position in the training set: the page never sees, or sends, a path to open."""
+    """The page's labelling view. Images are named by their position in the training set: no path crosses the wire."""
 
     def __init__(self, run: RunData) -> None:
-        """`run`: its data, opened."""
+        """`run` is the run's data, opened; predictions are missing until `rank` has run."""
         self.train = run.dataset.train
         self.class_names = run.dataset.class_names
         self.pool = Pool(run.unlabeled().positions)
-        self.desk = Desk(run.book())
+        self.annotations = Annotations(run.book())
         self._positions = positions_by_name(self.train)
-        self._lock = Lock()  # two people may label at once
+        self._lock = Lock()  # several people may label at once
 
     def rank(self, predict: Predictor, stopped: Callable[[], bool]) -> None:
-        """Orders the images by uncertainty, until it is done or stopped."""
+        """Predicts all images and orders them by uncertainty; ends early once `stopped()` is true."""
         self.pool.rank(self.train.images, predict, stopped)
 
     def page(self, view: View, predicted: int | None, start: int, count: int) -> dict[str, Any]:
-        """`count` images from rank `start` on, the least sure first."""
-        keep = self._rows_of(view)
+        """`count` images of a view from rank `start` on, most uncertain first; `predicted` restricts the class."""
+        shown = self._rows_in(view)
         if predicted is not None:
-            keep = keep & (self.pool.label == predicted)
-        page = self.pool.page(keep, start, count)
+            shown = shown & (self.pool.label == predicted)
+        page = self.pool.page(shown, start, count)
         return {
-            "images": [self._image(int(self.pool.positions[row])) for row in page.rows],
+            "images": [self._describe(int(self.pool.positions[row])) for row in page.rows],
             "previous": page.previous,
             "next": page.next,
-            "matching": int((keep & self.pool.is_ranked).sum()),
+            "matching": int((shown & self.pool.is_ranked).sum()),
         }
 
     def mark(
-        self, position: int, label: int | None, skip: bool, who: str = "", seen: int | None = WHATEVER
+        self, position: int, label: int | None, skip: bool, user: str = "", expected: int | None = UNCHECKED
     ) -> dict[str, Any]:
-        """Labels an image, skips it, or takes its label away; the image as it is now, and whether that was `taken`.
+        """Labels an image, skips it, or removes its label (None); returns the image as it is then.
 
-        It is not where the label is not the one that was `seen`: somebody else has given it meanwhile.
+        `taken` in the result is false, and nothing changes, where the image's label is neither the `expected` nor the
+        new one: somebody else has labelled it since this user loaded the page.
         """
         if position not in self.pool.row_of:
-            raise NPMatchError(f"image {position}: no unlabelled image of this run")
+            raise NPMatchError(f"image {position}: not an unlabelled image of this run")
         if label is not None and label not in range(len(self.class_names)):
             raise NPMatchError(f"class {label}: this run has the classes 0 to {len(self.class_names) - 1}")
         name = image_name(self.train, position)
         with self._lock:
-            now = self.desk.said(name).label
-            wanted = now if skip else self._class_name(label)
-            taken = seen == WHATEVER or now in (wanted, self._class_name(seen))
+            current = self.annotations.get(name).label
+            new = current if skip else self._class_name(label)
+            taken = expected == UNCHECKED or current in (new, self._class_name(expected))
             if taken:
-                self.desk.say(name, Said(wanted, skip), who)
-            return {"changed": [self._image(position)], "taken": taken, "counts": self.counts()}
+                self.annotations.set(name, Annotation(new, skip), user)
+            return {"changed": [self._describe(position)], "taken": taken, "counts": self.counts()}
 
-    def undo(self, who: str = "") -> dict[str, Any]:
-        """Takes somebody's last step back; the image that changed, if any."""
+    def undo(self, user: str = "") -> dict[str, Any]:
+        """Undoes the user's last change; `changed` holds the image, or nothing where there was nothing to undo."""
         with self._lock:
-            position = self._positions.get(self.desk.undo(who) or "", -1)
-            changed = [self._image(position)] if position in self.pool.row_of else []
+            position = self._positions.get(self.annotations.undo(user) or "", -1)
+            changed = [self._describe(position)] if position in self.pool.row_of else []
             return {"changed": changed, "counts": self.counts()}
 
     def counts(self) -> dict[str, int]:
-        """How many images there are, and how many were looked at by the model and by people."""
-        todo = int((self._rows_of("todo") & ~self.pool.is_unreadable).sum())
+        """Numbers of images: in all, predicted so far, unreadable, labelled, skipped, still to label."""
         return {
             "images": len(self.pool),
-            "looked_at": self.pool.done,
+            "looked_at": self.pool.num_read,
             "unreadable": int(self.pool.is_unreadable.sum()),
-            "labelled": len(self.desk.book.labels),
-            "skipped": int(self._rows_of("skipped").sum()),
-            "todo": todo,
+            "labelled": len(self.annotations.book.labels),
+            "skipped": int(self._rows_in("skipped").sum()),
+            "todo": int((self._rows_in("todo") & ~self.pool.is_unreadable).sum()),
         }
 
     def _class_name(self, label: int | None) -> str | None:
         return None if label is None or label not in range(len(self.class_names)) else self.class_names[label]
 
-    def _image(self, position: int) -> dict[str, Any]:
-        """One image: what the model says and what people said."""
+    def _describe(self, position: int) -> dict[str, Any]:
+        """One image with its prediction and its annotation."""
         row, name = self.pool.row_of[position], image_name(self.train, position)
-        given = self.desk.book.labels.get(name)
+        label, skipped = self.annotations.get(name)
         return {
             "image": position,
             "name": printable(name),
             "guess": int(self.pool.label[row]),
             "confidence": float(self.pool.confidence[row]),
-            **uncertainty(float(self.pool.entropy[row]), len(self.class_names)),
-            "given": None if given is None else self.class_names.index(given),
-            "skipped": name in self.desk.skipped,
+            **describe_uncertainty(float(self.pool.entropy[row]), len(self.class_names)),
+            "given": None if label is None else self.class_names.index(label),
+            "skipped": skipped,
         }
 
-    def _rows_of(self, view: View) -> Mask:
+    def _rows_in(self, view: View) -> Mask:
         """Which of the pool's images a view shows."""
-        labelled, skipped = self._mask(self.desk.book.labels), self._mask(self.desk.skipped)
+        labelled, skipped = self._mask(self.annotations.book.labels), self._mask(self.annotations.skipped)
         views = {"todo": ~labelled & ~skipped, "labelled": labelled, "skipped": skipped & ~labelled}
         return views.get(view, np.ones(len(self.pool), dtype=np.bool_))
 

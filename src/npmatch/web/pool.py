@@ -1,4 +1,4 @@
-"""The unlabelled images in the order of the model's uncertainty, a page at a time."""
+"""The pool of unlabelled images, ordered by the model's uncertainty and read page by page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from npmatch.errors import NPMatchError
 from npmatch.types import ImageStore, Prediction, Predictor
 
-BATCH = 64  # images; small, so that someone who waits for a prediction does not wait for long
+BATCH = 64  # images; small, because a prediction on the page waits for the batch that is running
 
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
@@ -22,40 +22,40 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Page:
-    """Some images of the pool, and where the neighbouring pages begin; no rank where there is none."""
+    """One page of the pool, and the ranks at which the previous and the next page begin; None where there is none."""
 
-    rows: list[int]  # of the pool's arrays
+    rows: list[int]  # indices into the pool's arrays
     previous: int | None
     next: int | None  # type: ignore[assignment]
 
 
 class Pool:
-    """What the model says of each unlabelled image: three numbers, so that a million of them fit in memory."""
+    """Entropy, confidence and label of each unlabelled image, and no pixels: a million images fit in memory."""
 
     def __init__(self, positions: Tensor) -> None:
-        """`positions`: of the images in the training set, n."""
+        """`positions` are those of the n images in the training set."""
         n = len(positions)
         self.positions: Indices = positions.numpy()
         self.entropy = np.zeros(n, dtype=np.float32)
         self.confidence = np.zeros(n, dtype=np.float32)
         self.label = np.zeros(n, dtype=np.int32)
         self.is_ranked: Mask = np.zeros(n, dtype=np.bool_)
-        self.done = 0  # images looked at, the unreadable included
+        self.num_read = 0  # images read so far, in order, including those that could not be read
         self.row_of = {position: row for row, position in enumerate(self.positions.tolist())}
         self._order: Indices | None = None
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """n."""
+        """Number of images."""
         return len(self.positions)
 
     @property
     def is_unreadable(self) -> Mask:
-        """Which images could not be read, so far."""
-        return (np.arange(len(self)) < self.done) & ~self.is_ranked
+        """Which of the images read so far could not be decoded."""
+        return (np.arange(len(self)) < self.num_read) & ~self.is_ranked
 
     def rank(self, images: ImageStore, predict: Predictor, stopped: Callable[[], bool]) -> None:
-        """Asks the model for each image, batch after batch; files that cannot be read are left out."""
+        """Predicts the images batch by batch until `stopped()`; leaves out files that cannot be read."""
         for start in range(0, len(self), BATCH):
             if stopped():
                 return
@@ -64,17 +64,17 @@ class Pool:
             if len(readable):
                 self._store(readable, predict(pixels))
             with self._lock:
-                self.done += len(rows)
+                self.num_read += len(rows)
                 self._order = None
 
     def _read(self, images: ImageStore, rows: Indices) -> tuple[Indices, Tensor]:
+        """The rows whose images can be read, and their pixels, uint8 n C H W."""
         try:
             return rows, images.take(torch.from_numpy(self.positions[rows]))
-        except NPMatchError:  # one broken file must not hide its neighbours
-            kept = [(row, image) for row in rows if (image := self._read_one(images, row)) is not None]
-        return np.array([row for row, _ in kept], dtype=np.int64), torch.cat(
-            [image for _, image in kept] or [torch.empty(0)]
-        )
+        except NPMatchError:  # a broken file must not hide the others in its batch
+            readable = [(row, image) for row in rows if (image := self._read_one(images, row)) is not None]
+        pixels = torch.cat([image for _, image in readable] or [torch.empty(0)])
+        return np.array([row for row, _ in readable], dtype=np.int64), pixels
 
     def _read_one(self, images: ImageStore, row: int) -> Tensor | None:
         try:
@@ -89,19 +89,22 @@ class Pool:
         self.is_ranked[rows] = True
 
     def order(self) -> Indices:
-        """Rows of the images ranked so far, the least sure first."""
+        """Rows of the images ranked so far, the most uncertain first."""
         with self._lock:
             if self._order is None:
                 ranked = self.is_ranked.nonzero()[0]
                 self._order = ranked[np.argsort(-self.entropy[ranked], kind="stable")]
             return self._order
 
-    def page(self, keep: Mask, start: int, count: int) -> Page:
-        """`count` images from rank `start` on, of those to keep: labelling some moves no other to another page."""
+    def page(self, shown: Mask, start: int, count: int) -> Page:
+        """The first `count` images of `shown` from rank `start` on.
+
+        Pages begin at ranks in the whole pool, so labelling an image moves no other to a different page.
+        """
         order = self.order()
-        ranks = keep[order].nonzero()[0]
+        ranks = shown[order].nonzero()[0]
         first = int(np.searchsorted(ranks, start))
-        shown = ranks[first : first + count]
-        before = int(ranks[max(0, first - count)]) if first else None
-        after = int(ranks[first + count]) if first + count < len(ranks) else None
-        return Page(order[shown].tolist(), before, after)
+        rows = order[ranks[first : first + count]].tolist()
+        previous_start = int(ranks[max(0, first - count)]) if first else None
+        next_start = int(ranks[first + count]) if first + count < len(ranks) else None
+        return Page(rows, previous_start, next_start)

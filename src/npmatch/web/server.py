@@ -1,4 +1,7 @@
-"""`npmatch serve`: a socket, a token where one is needed, and the application behind them."""
+"""`npmatch serve`: opens a socket, chooses a token, runs the application, and bounds how many requests wait at once.
+
+`serve` is the entry point. `WorkQueue` is what the application's routes (`app`) hand blocking work to.
+"""
 
 from __future__ import annotations
 
@@ -16,48 +19,8 @@ from typing import TypeVar
 from npmatch.errors import NPMatchError
 
 T = TypeVar("T")
-
-
-class BusyError(Exception):
-    """Every place is taken."""
-
-    def __init__(self, places: int) -> None:
-        """`places`: how many there are."""
-        super().__init__(f"{places} requests are waiting already, which is the limit; try again in a moment")
-
-
-class Worker:
-    """At most `places` requests are under way or waiting, of which `threads` are worked on."""
-
-    def __init__(self, threads: int, places: int) -> None:
-        """Threads start when they are needed."""
-        self.threads = ThreadPoolExecutor(threads)
-        self.places = places
-        self.taken = 0
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place for one request; taken before its body is read, so that waiting uploads are bounded as well."""
-        # Only the event loop's own thread comes here: no lock is needed.
-        if self.taken >= self.places:
-            raise BusyError(self.places)
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
-
-    async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """The result of `work`, done by one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
-
-    def close(self) -> None:
-        """Waits for nobody."""
-        self.threads.shutdown(wait=False, cancel_futures=True)
-
-
-SHORTEST_TOKEN = 16
-CONNECTIONS = 512  # at a time, of whatever kind; beyond them the server answers 503 by itself
+MIN_TOKEN_LENGTH = 16
+MAX_CONNECTIONS = 512  # at a time; beyond them uvicorn itself answers 503
 
 
 def serve(
@@ -69,7 +32,7 @@ def serve(
     device: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serves a run until it is interrupted; `say` is told the page's address once it can be opened."""
+    """Serves a run until it is interrupted; calls `say` with the page's URL once the page can be opened."""
     try:
         import uvicorn
 
@@ -88,54 +51,94 @@ def serve(
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=3,
         )
-        listening.listen(128)  # from here on a browser that is quick waits rather than fails
-        say(address(host, port, token))
-        end_quietly()
-        with suppress(KeyboardInterrupt):  # which is how a page is meant to end
+        listening.listen(128)  # a browser that opens the page at once now waits instead of failing
+        say(page_url(host, port, token))
+        silence_shutdown_messages()
+        with suppress(KeyboardInterrupt):  # the normal way to end the server
             uvicorn.Server(config).run(sockets=[listening])
 
 
-def end_quietly() -> None:
-    """Ctrl-C while a request is under way, or before the first, is no error to be printed."""
-    logging.getLogger("uvicorn.error").addFilter(is_no_cancellation)
-    warnings.filterwarnings("ignore", message="coroutine 'Server.serve' was never awaited")
-
-
-def is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether a line of the server's log is about anything but a request that the server's end has cut off."""
-    kind = record.exc_info[0] if record.exc_info else None
-    is_cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
-    return not is_cut_off and "graceful shutdown exceeded" not in record.getMessage()
-
-
 def choose_token(host: str, token: str | None) -> str | None:
-    """The token given; a fresh one where other machines can reach the page; else none."""
+    """Returns `token` if given; else a random one where other machines can reach the page, and None on loopback."""
     from npmatch.web.access import is_loopback
 
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isalnum()):
-        raise NPMatchError(f"--token: use at least {SHORTEST_TOKEN} letters and digits, or leave it out to get one")
+    if token is not None and (len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isalnum()):
+        raise NPMatchError(
+            f"--token: use at least {MIN_TOKEN_LENGTH} letters and digits, or leave it out to get a random one"
+        )
     return token or (None if is_loopback(host) else secrets.token_hex(16))
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A bound socket, or one line on why it cannot be."""
+    """Binds a socket to host and port; an error says in one line why that failed."""
     try:
-        (family, kind, proto, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        (family, kind, proto, _, socket_address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         opened = socket.socket(family, kind, proto)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(where)
+        opened.bind(socket_address)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise NPMatchError(f"{host}:{port}: {reason}; choose another --host or --port (0 takes a free one)") from error
+        raise NPMatchError(f"{host}:{port}: {reason}; choose another --host or --port (0 picks a free port)") from error
     return opened
 
 
-def address(host: str, port: int, token: str | None) -> str:
-    """What to open in a browser."""
+def page_url(host: str, port: int, token: str | None) -> str:
+    """The URL to open in a browser, with the token if there is one."""
     if host in ("0.0.0.0", "::", ""):
         host = socket.gethostname()
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+
+
+def silence_shutdown_messages() -> None:
+    """Keeps uvicorn from printing errors about requests that Ctrl-C interrupts."""
+    logging.getLogger("uvicorn.error").addFilter(is_not_about_shutdown)
+    warnings.filterwarnings("ignore", message="coroutine 'Server.serve' was never awaited")
+
+
+def is_not_about_shutdown(record: logging.LogRecord) -> bool:
+    """Whether a log record is about anything other than a request that the shutdown cancelled."""
+    kind = record.exc_info[0] if record.exc_info else None
+    is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+    return not is_cancelled and "graceful shutdown exceeded" not in record.getMessage()
+
+
+class BusyError(Exception):
+    """The queue is full."""
+
+    def __init__(self, max_requests: int) -> None:
+        """`max_requests` is the limit that was reached."""
+        super().__init__(f"{max_requests} requests are waiting already, which is the limit; try again in a moment")
+
+
+class WorkQueue:
+    """Runs blocking work in `threads` threads; at most `max_requests` requests are running or waiting."""
+
+    def __init__(self, threads: int, max_requests: int) -> None:
+        """Threads start when they are first needed."""
+        self.threads = ThreadPoolExecutor(threads)
+        self.max_requests = max_requests
+        self.num_requests = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Reserves a place for one request; taken before its body is read, so that pending uploads are bounded too."""
+        # Only the event loop's thread runs this: no lock is needed.
+        if self.num_requests >= self.max_requests:
+            raise BusyError(self.max_requests)
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Calls `work(*arguments)` in one of the threads and returns its result."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+
+    def close(self) -> None:
+        """Cancels waiting work and returns at once, without waiting for running work."""
+        self.threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What the page knows of a run, be it finished or going on: its log, then its model, then its images."""
+"""The state behind the page of one run, finished or still training: its log, its model, then its images."""
 
 from __future__ import annotations
 
@@ -21,50 +21,57 @@ from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.training.log import final_scores
 from npmatch.types import Prediction
-from npmatch.web.answer import Neighbours, labeled_neighbours, make_decider, picture, remarks, uncertainty
-from npmatch.web.figures import FigureBook
+from npmatch.web.answer import (
+    NearestNeighbours,
+    describe_uncertainty,
+    encode_image,
+    explain_decisions,
+    index_labeled_images,
+    make_decider,
+)
+from npmatch.web.figures import FigureCache
 from npmatch.web.labelling import Labelling
 
-MAX_PIXELS = 50_000_000  # of an upload
+MAX_PIXELS = 50_000_000  # of an uploaded image
 NEIGHBOURS_SHOWN = 8
 CLASSES_SHOWN = 10
-LOOK_AGAIN = 2.0  # seconds between two looks at a run that is still going on
+POLL_SECONDS = 2.0  # between two checks whether a run has finished
 
 
 class Site:
-    """One run. `start` fills it in a thread of its own; every part can be asked for at any time."""
+    """One run. `start` loads its model and images in a background thread; every method works at any time."""
 
     def __init__(self, folder: Path, data: Path | None = None, device: str | None = None) -> None:
-        """Only looks whether there is a run; `data` where its images have moved."""
+        """Checks that `folder` holds a run; `data` is the folder of its images if they have moved."""
         self.run = RunFolder(folder)
         if not self.run.exists():
             raise NPMatchError(f"{folder}: no such run")
         self.folder, self._data, self._device = folder, data, device
         self.iterations = read_config_file(self.run.config).get("training.iterations")
-        self.figures = FigureBook(folder)
-        self.problem: str | None = None  # why something is missing, for the page to say
+        self.figures = FigureCache(folder)
+        self.problem: str | None = None  # why the model or the images are missing, shown on the page
         self.classifier: Classifier | None = None
-        self.neighbours: Neighbours | None = None
+        self.neighbours: NearestNeighbours | None = None
         self._labelling: Labelling | None = None
-        self._log: tuple[str, list[dict[str, Any]]] = ("", [])
-        self._model = Lock()
+        self._log: tuple[str, list[dict[str, Any]]] = ("", [])  # version of the log, and its records
+        self._model_lock = Lock()
         self._stop = Event()
         self._thread = Thread(target=self._prepare, daemon=True, name="prepare")
 
     def start(self) -> None:
-        """Begins to prepare."""
+        """Starts the background thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the preparation where it is."""
+        """Stops the background thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _prepare(self) -> None:
-        """Waits for the end of the run, loads its model, then the images, and orders these by uncertainty."""
+        """Waits until the run has finished, loads its model and its images, and ranks these by uncertainty."""
         while not self.run.is_finished():
-            if self._stop.wait(LOOK_AGAIN):
+            if self._stop.wait(POLL_SECONDS):
                 return
         try:
             classifier = load(self.folder, self._device)
@@ -72,12 +79,12 @@ class Site:
             self.classifier = classifier
             run = self._open_data()
             self._labelling = labelling = Labelling(run)
-            self.neighbours = labeled_neighbours(classifier, run.dataset.train, run.split)
+            self.neighbours = index_labeled_images(classifier, run.dataset.train, run.split)
             calibrated = self._decider.calibration.apply
             labelling.rank(lambda images: calibrated(self._describe(classifier, images)[0]), self._stop.is_set)
         except NPMatchError as error:
             self.problem = str(error)
-        except Exception as error:  # nobody waits for this thread: the page must say it
+        except Exception as error:  # nobody joins this thread to see the error: the page must show it
             self.problem = f"{type(error).__name__}: {error}"
             raise
 
@@ -86,22 +93,22 @@ class Site:
         try:
             return open_run_data(self.folder, self._data)
         except NPMatchError as error:
-            raise NPMatchError(f"{error}; where the images have moved, start the page with --data DIR") from error
+            raise NPMatchError(f"{error}; if the images have moved, start the page with --data DIR") from error
 
     def _describe(self, classifier: Classifier, images: Tensor) -> tuple[Prediction, Tensor]:
-        """Predictions and features of uint8 images n C H W; one batch at a time, whoever asks."""
-        with self._model:
+        """Predictions and features of uint8 images n C H W; only one batch runs at a time."""
+        with self._model_lock:
             return describe_batch(classifier.model, images, classifier.spec, classifier.device)
 
     @property
     def labelling(self) -> Labelling:
-        """The run's unlabelled images, or one line on why they are not there."""
+        """The run's unlabelled images; an error says in one line why they are not available."""
         if self._labelling is None:
-            raise NPMatchError(self.problem or "the images are not open yet; try again in a moment")
+            raise NPMatchError(self.problem or "the images are not loaded yet; try again in a moment")
         return self._labelling
 
     def answer(self, content: bytes) -> dict[str, Any]:
-        """What the model says of one image file."""
+        """The model's prediction for one image file, with its uncertainty, decisions and nearest labelled images."""
         classifier = self.classifier
         if classifier is None:
             raise NPMatchError(self.problem or "there is no model yet; wait until the run has finished")
@@ -111,28 +118,28 @@ class Site:
         decisions = self._decider(raw, features)
         prediction = decisions.prediction
         probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(spec.class_names)))
-        near = self.neighbours.nearest(features[0], NEIGHBOURS_SHOWN) if self.neighbours is not None else []
+        neighbours = self.neighbours.nearest(features[0], NEIGHBOURS_SHOWN) if self.neighbours is not None else []
         return {
             "classes": [
                 {"label": k, "probability": p} for k, p in zip(order.tolist(), probabilities.tolist(), strict=True)
             ],
-            **uncertainty(float(prediction.entropy[0]), len(spec.class_names)),
+            **describe_uncertainty(float(prediction.entropy[0]), len(spec.class_names)),
             "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
-            "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in near],
-            "remarks": remarks(decisions, self._decider),
+            "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in neighbours],
+            "remarks": explain_decisions(decisions, self._decider),
             "seen": png_data_uri(image),
             "crisp": is_crisp(image),
         }
 
-    def picture(self, position: int) -> tuple[bytes, str]:
-        """A training image, encoded, and its media type."""
+    def image(self, position: int) -> tuple[bytes, str]:
+        """A training image as PNG or JPEG, and its media type."""
         images = self.labelling.train.images
         if not 0 <= position < len(images):
             raise NPMatchError(f"image {position}: this run has the images 0 to {len(images) - 1}")
-        return picture(images, position)
+        return encode_image(images, position)
 
     def about(self) -> dict[str, Any]:
-        """What does not change once the model is there."""
+        """The facts of the run that do not change once its model is loaded."""
         spec = self.classifier.spec if self.classifier is not None else None
         return {
             "run": printable(self.folder.resolve().name),
@@ -144,12 +151,12 @@ class Site:
         }
 
     def status(self) -> dict[str, Any]:
-        """How far everything is; asked for every few seconds."""
+        """The progress of training and labelling; the page requests it every few seconds."""
         records = self._records()
         problem, counts = self.problem, None
         try:
             counts = self._labelling and self._labelling.counts()
-        except NPMatchError as error:  # somebody has spoilt labels.csv
+        except NPMatchError as error:  # labels.csv was edited by hand and cannot be read
             problem = problem or str(error)
         final = final_scores(records)
         return {
@@ -163,7 +170,7 @@ class Site:
         }
 
     def _stage(self) -> str:
-        """Whether the run is being trained, has stopped on the way, or has a model, opened or not yet."""
+        """`training`, `stopped` before the end, `opening` (finished, model not loaded yet) or `ready`."""
         if self.classifier is not None:
             return "ready"
         if self.run.is_finished():
@@ -171,7 +178,7 @@ class Site:
         return "training" if self.run.is_locked() else "stopped"
 
     def _records(self) -> list[dict[str, Any]]:
-        """The log, read again only where it has grown."""
+        """The log's records, read again only where the log has changed."""
         version = self.figures.version()
         if self._log[0] != version:
             self._log = version, self.run.records()

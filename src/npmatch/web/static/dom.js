@@ -1,4 +1,4 @@
-// Elements. Names of files and classes come from strangers: they enter the page as text, never as markup.
+// Elements. File and class names are not trusted: they enter the page as text, never as markup.
 
 export const find = (selector, within = document) => within.querySelector(selector);
 
@@ -6,7 +6,7 @@ export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") element.textContent = value;
-    else if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    else if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
   }
@@ -14,23 +14,24 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-let fading;
+let fadeTimer;
 
-export function say(message, isProblem = false) {
+// Shows a short message at the edge of the page for a few seconds.
+export function notify(message, isProblem = false) {
   const line = find("#say");
   line.textContent = message;
   line.classList.toggle("problem", isProblem);
   line.classList.add("shown");
-  clearTimeout(fading);
-  fading = setTimeout(() => line.classList.remove("shown"), isProblem ? 8000 : 3500);
+  clearTimeout(fadeTimer);
+  fadeTimer = setTimeout(() => line.classList.remove("shown"), isProblem ? 8000 : 3500);
 }
 
-// A name within a sentence, which it must not turn around where it is written from right to left.
+// A name within a sentence: isolated, so that a right-to-left name does not reverse the rest of it.
 export const isolated = (name) => `\u2068${name}\u2069`;
 
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 export const count = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
-export const crispBelow = 97; // pixels: smaller pictures are enlarged as squares rather than as a blur
+export const crispBelow = 97; // pixels: smaller images are enlarged without smoothing
 
 export function picture(position, alt = "") {
   const image = make("img", { src: `/api/images/${position}`, alt, loading: "lazy", decoding: "async" });

@@ -1,9 +1,9 @@
-// The run's figures, drawn by the server; drawn again while the run goes on.
+// The run's figures, drawn by the server, and again whenever the run has logged more.
 
-import { ask } from "./api.js";
-import { count, find, make, say } from "./dom.js";
+import { fetchJson } from "./api.js";
+import { count, find, make, notify } from "./dom.js";
 
-let shown = ""; // the version that is on the page
+let shown = ""; // version of the figures on the page
 
 export const open = (run) => update(run, true);
 
@@ -12,8 +12,8 @@ export function update(run, isOpen) {
   const isLive = run.status.stage === "training";
   find("#live").hidden = !isLive;
   find("#figures-lead").textContent = isLive
-    ? "Training is going on; the curves follow it."
-    : "How training went, and how far the model’s own estimate of its errors can be trusted.";
+    ? "The run is training; the curves are updated as it goes."
+    : "Training curves, and the accuracy and calibration of the final model.";
   showTiles(run);
   if (run.status.figures !== shown) draw(run.status.figures);
 }
@@ -23,7 +23,7 @@ function showTiles({ status: { scores }, learned_from: labels }) {
     ["Error", scores.error, "%", `of ${count(scores.n ?? 0)} test images`],
     ["ECE", scores.ece, "%", "gap between confidence and accuracy"],
     ["UCE", scores.uce, "%", "gap between uncertainty and error"],
-    ["Labels", labels, "", "learned from"],
+    ["Labels", labels, "", "used in training"],
   ].filter(([, value]) => value !== undefined && value !== null);
   const box = find("#tiles");
   box.hidden = scores.error === undefined;
@@ -37,9 +37,9 @@ function showTiles({ status: { scores }, learned_from: labels }) {
 async function draw(version) {
   shown = version;
   try {
-    const figures = await ask("/api/figures");
+    const figures = await fetchJson("/api/figures");
     find("#no-figures").hidden = figures.length > 0;
-    find("#no-figures").textContent = "Nothing was logged yet.";
+    find("#no-figures").textContent = "Nothing has been logged yet.";
     const grid = find("#figure-grid");
     for (const { name, title, about } of figures) {
       const id = `figure-${name}`;
@@ -49,12 +49,12 @@ async function draw(version) {
       const image = find("img", card);
       image.alt = `${title}: ${about}`;
       const next = make("img", { src: `/figures/${name}.svg?v=${version}` });
-      next.addEventListener("load", () => { image.src = next.src; image.hidden = false; }); // no flicker between the two
+      next.addEventListener("load", () => { image.src = next.src; image.hidden = false; }); // swapped once loaded, so that nothing flickers
     }
     for (const { name } of figures) grid.append(document.getElementById(`figure-${name}`)); // in the server's order
   } catch (error) {
     shown = "";
-    say(error.message, true);
+    notify(error.message, true);
   }
 }
 

@@ -1,7 +1,7 @@
-// Labelling: a page of images, one of them in focus; a key or a button says what it is.
+// Labelling: a grid of images, one of them selected; a key or a button gives it a label.
 
-import { ask, me, post } from "./api.js";
-import { count, find, isolated, make, percent, picture, say } from "./dom.js";
+import { fetchJson, post, userId } from "./api.js";
+import { count, find, isolated, make, notify, percent, picture } from "./dom.js";
 import * as panel from "./panel.js";
 import { sureClass } from "./try.js";
 
@@ -9,8 +9,8 @@ const perPage = 24;
 const state = { images: [], focus: 0, start: 0, previous: null, next: null, ranked: -1, touched: false, loading: false };
 let run;
 
-export function listen(theRun) {
-  run = theRun;
+export function listen(sharedRun) {
+  run = sharedRun;
   window.addEventListener("beforeunload", (event) => { if (unsent > 1) event.preventDefault(); });
   panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile });
   find("#previous").addEventListener("click", () => turn(state.previous));
@@ -31,8 +31,8 @@ export function update(_, isOpen) {
   panel.showClasses(run.classes);
   showPredictedChoices();
   find("#command").textContent = run.command;
-  const isNews = counts.looked_at !== state.ranked;
-  if (isOpen && isNews && !state.touched) load(0, document.activeElement === document.body); // the order is not final yet and nobody has begun
+  const hasNewRanks = counts.looked_at !== state.ranked;
+  if (isOpen && hasNewRanks && !state.touched) load(0, document.activeElement === document.body); // more images are ranked, and the user has not started yet
 }
 
 const keys = {
@@ -50,7 +50,7 @@ const keys = {
   Delete: () => mark({ label: null }, false),
   "/": () => panel.pick(),
 };
-const gridKeys = { Enter: () => agree(), " ": () => mark({ skip: true }) }; // elsewhere they press the button in focus
+const gridKeys = { Enter: () => agree(), " ": () => mark({ skip: true }) }; // elsewhere they press the focused button
 
 export function onKey(event) {
   if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key.toLowerCase() === "z") {
@@ -73,17 +73,17 @@ async function load(start, takeFocus = true) {
   state.loading = true;
   const filters = chosenFilters();
   try {
-    await pending; // what was said of this page decides what is on the next
-    const page = await ask(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`);
+    await pending; // labels of this page decide what is on the next
+    const page = await fetchJson(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`);
     Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: run.status.counts?.looked_at ?? -1 });
     showPage(takeFocus);
   } catch (error) {
-    say(error.message, true);
+    notify(error.message, true);
   } finally {
     state.loading = false;
   }
   const now = chosenFilters();
-  if (now.view !== filters.view || now.predicted !== filters.predicted) load(0, false); // chosen meanwhile
+  if (now.view !== filters.view || now.predicted !== filters.predicted) load(0, false); // changed while the page was loading
 }
 
 function chosenFilters() {
@@ -93,7 +93,7 @@ function chosenFilters() {
 
 function turn(start) {
   if (start !== null) load(start);
-  else say("There is no further page.");
+  else notify("There are no more pages.");
 }
 
 function showPage(takeFocus) {
@@ -103,17 +103,17 @@ function showPage(takeFocus) {
   find("#matching").textContent = `${count(state.matching)} ${state.matching === 1 ? "image" : "images"}`;
   const isEmpty = state.images.length === 0;
   find("#nothing").hidden = !isEmpty;
-  find("#nothing").textContent = emptyWords();
+  find("#nothing").textContent = emptyMessage();
   find("#panel").classList.toggle("idle", isEmpty);
   if (!isEmpty) showFocus();
   if (takeFocus && !isEmpty) focusTile();
 }
 
-function emptyWords() {
+function emptyMessage() {
   const { images, looked_at: seen } = run.status.counts ?? {};
   if (images === 0) return "This run has no unlabelled images.";
-  if (seen < images) return "The model is looking at the images…";
-  return find("#view-choice").value === "todo" ? "Nothing is left to label here." : "No such image.";
+  if (seen < images) return "The model is predicting the images…";
+  return find("#view-choice").value === "todo" ? "Nothing is left to label here." : "There are no images in this view.";
 }
 
 function newTile(image, index) {
@@ -135,7 +135,7 @@ function fill(tile, image) {
   tile.classList.toggle("given", image.given !== null);
   tile.classList.toggle("skipped", image.given === null && image.skipped);
   tile.setAttribute("aria-label",
-    `${image.name}; the model says ${guess}, ${percent(image.confidence, 0)}, ${image.sureness}; ` +
+    `${image.name}; predicted ${guess}, ${percent(image.confidence, 0)}, ${image.sureness}; ` +
     (image.given !== null ? `labelled ${given}` : given || "not labelled"));
 }
 
@@ -173,34 +173,34 @@ function showFocus() {
   panel.showImage(state.images[state.focus], run.classes);
 }
 
-// The page does not wait for the server: a quick hand is on the next image before the answer to the last is here.
-function mark(what, goOn = true) {
+// Shows the change at once and sends it in the background, so that fast typing never waits for the server.
+function mark(change, goOn = true) {
   const image = state.images[state.focus];
   if (!image || state.loading) return;
   state.touched = true;
-  const isSkip = Boolean(what.skip);
-  show({ ...image, given: isSkip ? image.given : what.label, skipped: isSkip });
+  const isSkip = Boolean(change.skip);
+  show({ ...image, given: isSkip ? image.given : change.label, skipped: isSkip });
   inOrder(async () => {
     try {
-      const { changed, counts, taken } = await post("/api/labels", { image: image.image, seen: image.given, who: me, ...what });
+      const { changed, counts, taken } = await post("/api/labels", { image: image.image, seen: image.given, who: userId, ...change });
       take(changed, counts);
-      if (!taken) say(`Somebody else has labelled ${isolated(image.name)} meanwhile; that label stays.`, true);
+      if (!taken) notify(`Somebody else has labelled ${isolated(image.name)} in the meantime; their label is kept.`, true);
     } catch (error) {
       show(image);
-      say(error.message, true);
+      notify(error.message, true);
     }
   });
-  say(isSkip ? `Skipped ${isolated(image.name)}` : what.label === null ? `No label any more: ${isolated(image.name)}`
-    : `${isolated(run.classes[what.label])}: ${isolated(image.name)}`);
+  notify(isSkip ? `Skipped: ${isolated(image.name)}` : change.label === null ? `Label removed: ${isolated(image.name)}`
+    : `${isolated(run.classes[change.label])}: ${isolated(image.name)}`);
   if (goOn) goToNext(image.image);
 }
 
-let pending = Promise.resolve();
+let pending = Promise.resolve(); // requests are sent one after another
 let unsent = 0;
 
-function inOrder(act) {
+function inOrder(request) {
   unsent += 1;
-  pending = pending.then(act).finally(() => { unsent -= 1; });
+  pending = pending.then(request).finally(() => { unsent -= 1; });
 }
 
 function agree() {
@@ -212,18 +212,18 @@ function undo() {
   if (state.loading) return;
   inOrder(async () => {
     try {
-      const { changed, counts } = await post("/api/undo", { who: me });
+      const { changed, counts } = await post("/api/undo", { who: userId });
       if (!changed.length) {
-        say("There is nothing to undo.");
+        notify("There is nothing to undo.");
         return;
       }
       take(changed, counts);
-      say(`Undone: ${isolated(changed[0].name)}`);
+      notify(`Undone: ${isolated(changed[0].name)}`);
       const index = state.images.findIndex(({ image }) => image === changed[0].image);
       if (index >= 0) focusOn(index);
-      else load(state.start); // it is on another page, or back on this one
+      else load(state.start); // the image is on another page, or has come back to this one
     } catch (error) {
-      say(error.message, true);
+      notify(error.message, true);
     }
   });
 }
@@ -242,21 +242,21 @@ function show(image) {
   if (index === state.focus) showFocus();
 }
 
-// The next image that still wants a label; from the last one on, the next page.
+// Selects the next image without a label; after the last one, loads the next page.
 function goToNext(done) {
   const here = state.images.findIndex(({ image }) => image === done);
   const isOpen = ({ given, skipped }) => given === null && !skipped;
   const after = state.images.findIndex((image, index) => index > here && isOpen(image));
-  const any = after >= 0 ? after : state.images.findIndex(isOpen);
-  if (any >= 0) focusOn(any);
+  const next = after >= 0 ? after : state.images.findIndex(isOpen);
+  if (next >= 0) focusOn(next);
   else if (state.next !== null) load(state.next);
   else if (find("#view-choice").value === "todo") load(0);
 }
 
 function showCounts({ images, looked_at: seen, labelled, skipped, todo, unreadable }) {
-  const parts = [`${count(labelled)} labelled`, skipped && `${count(skipped)} skipped`, `${count(todo)} to go`];
+  const parts = [`${count(labelled)} labelled`, skipped && `${count(skipped)} skipped`, `${count(todo)} to label`];
   if (unreadable) parts.push(`${count(unreadable)} unreadable`);
-  const order = seen < images ? `the model has looked at ${count(seen)} of ${count(images)}` : "least sure first";
+  const order = seen < images ? `${count(seen)} of ${count(images)} predicted` : "most uncertain first";
   find("#progress-line").textContent = `${parts.filter(Boolean).join(" · ")} · ${order}`;
   const bar = find("#looking");
   bar.hidden = seen >= images;

@@ -1,14 +1,14 @@
-// The page: which view is open, how the run stands, and what every view shares.
+// The page: opens the views, polls the run's status, and handles the keys that work everywhere.
 
-import { ask } from "./api.js";
-import { count, find, say } from "./dom.js";
+import { fetchJson } from "./api.js";
+import { count, find, notify } from "./dom.js";
 import * as figures from "./figures.js";
 import * as label from "./label.js";
 import * as trial from "./try.js";
 
 const views = { try: trial, label, figures };
-const often = 2000; // milliseconds between two looks at a run on which something is going on
-const rarely = 15000;
+const pollFast = 2000; // milliseconds between two status requests while the run or its images are being processed
+const pollSlow = 15000;
 const run = { classes: [], status: null };
 
 function openView() {
@@ -27,49 +27,49 @@ function openView() {
 
 const isOpen = (name) => !find(`#view-${name}`).hidden;
 
-async function look() {
-  let wait = rarely;
+async function poll() {
+  let wait = pollSlow;
   try {
-    const status = await ask("/api/status");
-    const news = status.has_model && !run.status?.has_model;
+    const status = await fetchJson("/api/status");
+    const modelIsNew = status.has_model && !run.status?.has_model;
     const isFirst = !run.status;
     run.status = status;
-    if (news || !run.folder) Object.assign(run, await ask("/api/run"));
-    tell(status);
-    if (isFirst && !status.has_model && !location.hash) location.replace("#figures"); // all there is to see yet
+    if (modelIsNew || !run.folder) Object.assign(run, await fetchJson("/api/run"));
+    showStatus(status);
+    if (isFirst && !status.has_model && !location.hash) location.replace("#figures"); // the only view with content before there is a model
     for (const [name, view] of Object.entries(views)) view.update?.(run, isOpen(name));
-    if (isBusy(status)) wait = often;
+    if (isBusy(status)) wait = pollFast;
   } catch (error) {
-    say(error.message, true);
+    notify(error.message, true);
   }
-  setTimeout(look, document.hidden ? rarely : wait);
+  setTimeout(poll, document.hidden ? pollSlow : wait);
 }
 
 const isBusy = ({ has_model, problem, counts }) =>
   !problem && (!has_model || !counts || counts.looked_at < counts.images);
 
-function tell({ has_model, stage, problem, step }) {
+function showStatus({ has_model, stage, problem, step }) {
   find("#run-name").textContent = run.run || "";
   document.title = run.run ? `${run.run} · npmatch` : "npmatch";
   const notice = find("#notice");
-  const words = problem || waitingWords(stage, step);
-  notice.hidden = !words;
+  const message = problem || stageMessage(stage, step);
+  notice.hidden = !message;
   notice.classList.toggle("problem", Boolean(problem));
   const line = find("p", notice);
-  if (line.textContent !== words) line.textContent = words;
+  if (line.textContent !== message) line.textContent = message;
   const bar = find("progress", notice);
   bar.hidden = Boolean(problem) || has_model || !run.iterations;
   if (run.iterations) bar.value = step / run.iterations;
 }
 
-function waitingWords(stage, step) {
+function stageMessage(stage, step) {
   const where = `step ${count(step)}${run.iterations ? ` of ${count(run.iterations)}` : ""}`;
   if (stage === "ready") return "";
-  if (stage === "opening") return "The model is being opened…";
+  if (stage === "opening") return "Loading the model…";
   if (stage === "training") {
-    return `No model yet: ${where}. The curves are live; images can be tried and labelled once training has finished.`;
+    return `Training: ${where}. You can follow the curves now, and try and label images once training has finished.`;
   }
-  return `Training stopped at ${where}, and there is no model yet. The command that started it goes on with --resume.`;
+  return `Training stopped at ${where}, before there was a model. Run the same command with --resume to continue.`;
 }
 
 function onKey(event) {
@@ -87,7 +87,7 @@ function onKey(event) {
   }
 }
 
-// A token in the address has become a cookie by now; it should not stay where others can read it.
+// The server has stored the token of the URL in a cookie; it should not stay visible in the address bar.
 if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
 window.addEventListener("hashchange", openView);
 document.addEventListener("keydown", onKey);
@@ -95,4 +95,4 @@ find("#show-keys").addEventListener("click", () => find("#keys").showModal());
 trial.listen(run, () => { location.hash = "try"; });
 label.listen(run);
 openView();
-look();
+poll();

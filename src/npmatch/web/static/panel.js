@@ -1,21 +1,21 @@
-// Beside the grid: the image in focus, and the classes to choose from.
+// The panel beside the grid: the selected image, and the classes to choose from.
 
 import { find, make, percent, picture } from "./dom.js";
 import { sureClass } from "./try.js";
 
 const allKeys = [..."1234567890abcdefghijklmnopqrstuvwxyz"];
-const findFrom = 11; // classes from which on typing a name is offered
-const mostShown = 40; // classes at a time; the rest is found by typing
+const minToSearch = 11; // number of classes from which the search field is shown
+const maxShown = 40; // buttons at a time; other classes are found by typing
 
 let classes = [];
-let keys = []; // one for each class, as far as there are
-let acts;
+let keys = []; // one for each class while keys last
+let actions;
 
-export function listen(theActs) {
-  acts = theActs;
-  find("#agree").addEventListener("click", () => acts.agree());
-  find("#skip").addEventListener("click", () => acts.skip());
-  find("#undo").addEventListener("click", () => acts.undo());
+export function listen(givenActions) {
+  actions = givenActions;
+  find("#agree").addEventListener("click", () => actions.agree());
+  find("#skip").addEventListener("click", () => actions.skip());
+  find("#undo").addEventListener("click", () => actions.undo());
   find("#copy").addEventListener("click", copy);
   const field = find("#pick");
   field.addEventListener("input", showMatches);
@@ -32,11 +32,11 @@ export function showClasses(names) {
   if (names === classes) return;
   classes = names;
   keys = keysFor(names);
-  find("#pick").hidden = classes.length < findFrom;
+  find("#pick").hidden = classes.length < minToSearch;
   showMatches();
 }
 
-// A class whose name is a key gets that key (the digit 7 is labelled with a 7); the others get the rest in order.
+// A class whose name is a single key gets that key (class 7 is labelled with 7); the others get the remaining keys in order.
 export function keysFor(names) {
   const own = new Set(names.map((name) => name.toLowerCase()).filter((name) => allKeys.includes(name)));
   const rest = allKeys.filter((key) => !own.has(key));
@@ -53,16 +53,16 @@ export function pick() {
 
 function choose(label) {
   leave();
-  acts.label(label);
+  actions.label(label);
 }
 
 function leave() {
   find("#pick").value = "";
   showMatches();
-  acts.leave();
+  actions.leave();
 }
 
-// Names that begin with what was typed, then those that contain it.
+// Classes whose names begin with the typed text, then those that contain it.
 function matches() {
   const typed = find("#pick").value.trim().toLowerCase();
   const all = classes.map((_, k) => k);
@@ -71,12 +71,12 @@ function matches() {
 }
 
 function showMatches() {
-  const found = matches();
-  const buttons = found.slice(0, mostShown).map((k) =>
+  const labels = matches();
+  const buttons = labels.slice(0, maxShown).map((k) =>
     make("button", { type: "button", "data-label": k, title: classes[k], on: { click: () => choose(k) } },
       keys[k] ? make("kbd", { text: keys[k] }) : "",
       make("span", { text: classes[k] })));
-  const more = found.length - buttons.length;
+  const more = labels.length - buttons.length;
   if (more > 0) buttons.push(make("span", { class: "small muted", text: `and ${more} more: type to find them` }));
   find("#classes").replaceChildren(...buttons);
 }
@@ -109,7 +109,7 @@ async function copy() {
     await navigator.clipboard.writeText(code.textContent);
     find("#copy").textContent = "Copied";
     setTimeout(() => { find("#copy").textContent = "Copy"; }, 2000);
-  } catch { // only pages of this machine, or with https, may use the clipboard
+  } catch { // browsers allow the clipboard on localhost and https only
     getSelection().selectAllChildren(code);
   }
 }

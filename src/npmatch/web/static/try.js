@@ -1,21 +1,21 @@
-// One image: dropped, chosen or pasted; then what the model says of it.
+// Trying one image: dropped, chosen or pasted; then the model's prediction for it.
 
-import { ask } from "./api.js";
-import { crispBelow, find, isolated, make, percent, picture, say } from "./dom.js";
+import { fetchJson } from "./api.js";
+import { crispBelow, find, isolated, make, notify, percent, picture } from "./dom.js";
 
-let preview; // the address of the picture shown, to be released when the next one comes
-let latest = 0; // only the answer to the latest question is shown
+let previewUrl; // of the image shown; released when the next one is
+let latest = 0; // number of the last request; earlier responses are not shown
 
-export function listen(run, comeHere) {
+export function listen(run, openThisView) {
   const drop = find("#drop");
   const take = (files) => {
     const image = [...files].find((file) => !file.type || file.type.startsWith("image/"));
     if (image) {
-      comeHere();
-      judge(run, image);
-      if (files.length > 1) say("One image at a time: this is the first of them.");
+      openThisView();
+      predict(run, image);
+      if (files.length > 1) notify("Only one image at a time: this is the first one.");
     } else if (files.length) {
-      say("That is not an image.", true);
+      notify("This file is not an image.", true);
     }
   };
   find("#file").addEventListener("change", (event) => {
@@ -30,7 +30,7 @@ export function listen(run, comeHere) {
     if (!event.relatedTarget) drop.classList.remove("over");
   });
   document.addEventListener("drop", (event) => {
-    event.preventDefault(); // else the browser would leave the page and open the file
+    event.preventDefault(); // otherwise the browser would open the file instead of the page
     drop.classList.remove("over");
     take(event.dataTransfer.files);
   });
@@ -47,32 +47,32 @@ export function update(run) {
     `${Math.round(pixels / 1e6)} megapixels. The image stays on the machine that serves this page.`;
 }
 
-async function judge(run, file) {
-  const question = ++latest;
+async function predict(run, file) {
+  const request = ++latest;
   const card = find("#answer");
   showPreview(file);
   card.setAttribute("aria-busy", "true");
   try {
     if (run.limits && file.size > run.limits.upload_bytes) {
-      throw new Error(`Larger than the ${Math.round(run.limits.upload_bytes / 2 ** 20)} MB allowed.`);
+      throw new Error(`The file is larger than the ${Math.round(run.limits.upload_bytes / 2 ** 20)} MB allowed.`);
     }
-    const answer = await ask("/api/predict", { method: "POST", body: file });
-    if (question === latest) show(run, answer);
+    const answer = await fetchJson("/api/predict", { method: "POST", body: file });
+    if (request === latest) show(run, answer);
   } catch (error) {
-    if (question === latest) showProblem(error.message);
+    if (request === latest) showProblem(error.message);
   } finally {
-    if (question === latest) card.removeAttribute("aria-busy");
+    if (request === latest) card.removeAttribute("aria-busy");
   }
 }
 
 function showPreview(file) {
   const image = find("#preview");
-  if (preview) URL.revokeObjectURL(preview);
-  preview = URL.createObjectURL(file);
+  if (previewUrl) URL.revokeObjectURL(previewUrl);
+  previewUrl = URL.createObjectURL(file);
   image.classList.remove("crisp");
   image.onload = () => image.classList.toggle("crisp", image.naturalWidth < crispBelow);
-  image.onerror = () => { image.hidden = true; }; // a format that browsers do not show
-  image.src = preview;
+  image.onerror = () => { image.hidden = true; }; // a format the browser cannot show
+  image.src = previewUrl;
   image.alt = file.name || "the pasted image";
   image.hidden = false;
   find("#invitation").hidden = true;
@@ -89,13 +89,13 @@ function showProblem(message) {
 function show(run, answer) {
   const name = (label) => run.classes[label] ?? String(label);
   const preview = find("#preview");
-  if (preview.hidden) { // the browser cannot show it: what the model sees is better than nothing
+  if (preview.hidden) { // the browser cannot show the file: show the model's input instead
     preview.onload = () => preview.classList.toggle("crisp", answer.crisp);
     preview.src = answer.seen;
     preview.hidden = false;
   }
   const [first] = answer.classes;
-  const facts = [["Uncertainty", `${answer.entropy.toFixed(3)} nats, ${percent(answer.share, 0)} of the most there could be`]];
+  const facts = [["Uncertainty", `${answer.entropy.toFixed(3)} nats, ${percent(answer.share, 0)} of the maximum`]];
   if (answer.disagreement !== null) {
     facts.push(["Disagreement", `${answer.disagreement.toFixed(3)} nats between samples of the model`]);
   }
@@ -107,7 +107,7 @@ function show(run, answer) {
     ...remarks(answer, true),
     bars(answer.classes, name),
     dial(answer),
-    make("dl", { class: "facts small" }, ...facts.flatMap(([term, words]) => [make("dt", { text: term }), make("dd", { text: words })])),
+    make("dl", { class: "facts small" }, ...facts.flatMap(([term, text]) => [make("dt", { text: term }), make("dd", { text })])),
     ...remarks(answer, false),
   );
   const near = answer.neighbours;
@@ -123,13 +123,13 @@ function sentence({ classes, sureness }, name) {
   const [first, second] = classes;
   const odds = `${percent(first.probability)} for ${isolated(name)}`;
   if (sureness === "very sure") return `The model is very sure: ${odds}.`;
-  if (sureness === "fairly sure") return `The model is fairly sure: ${odds}, though not beyond doubt.`;
-  const next = `then ${percent(second.probability)} for the next`; // two classes are the least there are
-  if (sureness === "unsure") return `The model is unsure: ${odds}, ${next}. A person should look.`;
-  return `The model cannot tell: ${odds} is its best guess. Do not rely on it.`;
+  if (sureness === "fairly sure") return `The model is fairly sure: ${odds}.`;
+  const next = `${percent(second.probability)} for the next class`; // there are always at least two classes
+  if (sureness === "unsure") return `The model is unsure: ${odds}, ${next}. A person should check it.`;
+  return `The model is very unsure: ${odds} is its best guess. Do not rely on it.`;
 }
 
-// What a calibrated run knows beyond its probabilities; warnings stand above these.
+// Sentences about novelty, abstention and calibration; warnings stand above the probabilities.
 const remarks = (answer, areSerious) =>
   answer.remarks
     .filter(({ serious }) => serious === areSerious)
@@ -138,13 +138,14 @@ const remarks = (answer, areSerious) =>
 function dial({ share, sureness }) {
   const fill = make("i", { class: `sure-${sureClass(share)}` });
   fill.style.width = `${100 * (1 - share)}%`;
-  const meter = { class: "bar-track", role: "meter", "aria-label": "Sureness", "aria-valuemin": 0, "aria-valuemax": 100 };
+  const meter = { class: "bar-track", role: "meter", "aria-label": "Certainty", "aria-valuemin": 0, "aria-valuemax": 100 };
   return make("div", { class: "dial small" },
-    "at a loss",
+    "unsure",
     make("span", { ...meter, "aria-valuenow": Math.round(100 * (1 - share)), "aria-valuetext": sureness }, fill),
     "sure");
 }
 
+// The same bounds as UNCERTAINTY_WORDS on the server.
 export const sureClass = (share) => (share <= 0.05 ? 3 : share <= 0.25 ? 2 : share <= 0.55 ? 1 : 0);
 
 function bars(classes, name) {
