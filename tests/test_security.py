@@ -302,5 +302,5 @@ def test_brackets_without_end_are_one_line(tiny_run, tmp_path, name):
 def test_a_calibration_of_parts_that_do_not_fit_is_one_line(model, tiny_run, part):
     tensors, scalars = load_tensors(tiny_run.folder / "calibration.safetensors")
     save_tensors(model / "calibration.safetensors", {**tensors, part: torch.zeros(3)}, scalars)
-    with pytest.raises(NPMatchError, match=r"calibration\.safetensors: its parts do not belong together"):
+    with pytest.raises(NPMatchError, match=r"calibration\.safetensors: its contents do not fit together"):
         npmatch.load(model)

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import beta
 
 from npmatch.decide import choose_threshold, fewest_labels
-from npmatch.decide.abstention import allowed_errors, looks
+from npmatch.decide.abstention import allowed_errors, counts_to_test
 from npmatch.errors import NPMatchError
 
 
@@ -32,9 +32,9 @@ def test_fewest_labels_is_where_no_error_is_enough():
         n = fewest_labels(target, confidence)
         assert upper_bound(0, n, confidence) <= target + 1e-9
         assert n == 1 or upper_bound(0, n - 1, confidence) > target
-    assert looks(allowed_errors(200, 0.05, 0.9)) == [45, 77, 105, 132, 158, 184, 200]
-    assert looks(allowed_errors(45, 0.05, 0.9)) == [45]
-    assert looks(allowed_errors(1000, 0.05, 0.9))[:2] == [209, 234]
+    assert counts_to_test(allowed_errors(200, 0.05, 0.9)) == [45, 77, 105, 132, 158, 184, 200]
+    assert counts_to_test(allowed_errors(45, 0.05, 0.9)) == [45]
+    assert counts_to_test(allowed_errors(1000, 0.05, 0.9))[:2] == [209, 234]
 
 
 def test_too_few_labels_are_refused_with_the_number_missing():

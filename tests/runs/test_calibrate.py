@@ -209,7 +209,7 @@ def test_a_calibration_that_cannot_be_read_is_written_anew(calibrated_run, tmp_p
         fewer = {"probs": tensors["probs"][:, :3], "labels": tensors["labels"].clamp_max(2)}
         save_tensors(path, {**tensors, **fewer}, scalars)
     assert main(["evaluate", str(run)]) == 2
-    assert "npmatch calibrate writes it anew" in capsys.readouterr().err
+    assert "npmatch calibrate writes it again" in capsys.readouterr().err
     assert main(["calibrate", str(run)]) == 0
     assert path.read_bytes() == whole
 

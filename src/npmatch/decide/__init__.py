@@ -1,8 +1,10 @@
-"""From predictions to decisions, by labels that were held out of training: temperature, abstention, prediction sets;
-and, by the training images themselves, a score for images unlike anything seen.
+"""From predictions to decisions: which probabilities to trust, which predictions to withhold, which images are novel.
 
-    calibration = Calibration.load(run)
-    decider = Decider(calibration, class_names, Wishes(abstain=0.05, ood=True))
+Labels that were held out of training give a temperature, a threshold for abstention and conformal prediction sets.
+Features of the training images give a score for out-of-distribution (OOD) images; it needs no labels.
+
+    calibration = Calibration.load(run_folder)
+    decider = Decider(calibration, Wishes(abstain=0.05, ood=True))
     decisions = decider(prediction, features)
 """
 

@@ -1,4 +1,8 @@
-"""What a run keeps for later decisions: its answers for held-out images, their labels, and training features."""
+"""Calibration of a trained model on held-out labels: the temperature, abstention thresholds, conformal prediction sets.
+
+A run stores its predictions of the held-out images with their labels, so that thresholds and sets for any target can
+be computed later, and features of training images for the OOD score.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from torch import Tensor
 
 from npmatch.decide.abstention import CONFIDENCE, TARGETS, Abstention, check_target, choose_threshold, fewest_labels
 from npmatch.decide.conformal import PredictionSets, fewest_for_sets
-from npmatch.decide.novelty import MOST, NEIGHBOURS, QUANTILE, Novelty
-from npmatch.decide.temperature import FEWEST, fit_temperature, tempered
+from npmatch.decide.novelty import MAX_IMAGES, NEIGHBOURS, QUANTILE, Novelty
+from npmatch.decide.temperature import MIN_LABELS, fit_temperature, tempered
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.training.checkpoint import load_tensors, save_tensors
@@ -24,46 +28,49 @@ TENSORS, SUMMARY = "calibration.safetensors", "calibration.json"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted on labels that were neither trained on nor tested on, nor given by a model."""
+    """The fitted temperature, and what thresholds and prediction sets are computed from.
 
-    held_out: Prediction | None = None  # of n images
-    y: Tensor | None = None  # n, int64
-    temperature: float | None = None  # None where there are too few labels to fit one
+    Held-out labels are neither training nor test labels, and never pseudo-labels.
+    """
+
+    held_out: Prediction | None = None  # of n held-out images, without temperature
+    y: Tensor | None = None  # n, int64: their labels
+    temperature: float | None = None  # None if there are too few labels to fit one
     novelty: Novelty | None = None
     source: str = ""  # where the labels are from: data.validation or --labeled
 
     @staticmethod
     def fit(held_out: Prediction | None, y: Tensor | None, novelty: Novelty | None, source: str = "") -> Calibration:
-        """From what the model says of held-out images, and their labels."""
+        """The calibration from a model's prediction of n held-out images and their labels y, if there are any."""
         if held_out is None or y is None or not len(y):
             return Calibration(novelty=novelty)
-        temperature = fit_temperature(held_out.probs, y) if len(y) >= FEWEST else None
+        temperature = fit_temperature(held_out.probs, y) if len(y) >= MIN_LABELS else None
         return Calibration(held_out, y, temperature, novelty, source)
 
     @property
     def n(self) -> int:
-        """How many labels were held out."""
+        """Number of held-out labels."""
         return 0 if self.y is None else len(self.y)
 
     def apply(self, prediction: Prediction) -> Prediction:
-        """The prediction at the fitted temperature; as it is where none was fitted."""
+        """The prediction at the fitted temperature; unchanged if none was fitted."""
         return prediction if self.temperature is None else tempered(prediction, self.temperature)
 
     def abstention(self, target: float, confidence: float = CONFIDENCE) -> Abstention:
-        """The threshold that keeps the error below the target; fails where there are too few labels."""
+        """The threshold that keeps the error rate below `target`; too few labels are an error."""
         check_target(target, confidence)
         if self.held_out is None or self.y is None:
             raise _no_labels(f"abstain={target}", fewest_labels(target, confidence))
         return choose_threshold(self.held_out.entropy, self.held_out.label != self.y, target, confidence)
 
     def prediction_sets(self, coverage: float) -> PredictionSets:
-        """Sets that hold the true class with that probability; fails where there are too few labels."""
+        """Prediction sets that contain the true class with probability `coverage`; too few labels are an error."""
         if self.held_out is None or self.y is None:
             raise _no_labels(f"coverage={coverage}", fewest_for_sets(coverage))
         return PredictionSets(self.held_out.probs, self.y, coverage)
 
     def save(self, folder: Path) -> None:
-        """calibration.safetensors, which is all that is read again, and calibration.json for people."""
+        """Writes calibration.safetensors, which `load` reads, and calibration.json, a summary for people."""
         tensors: dict[str, Tensor] = {}
         if self.novelty is not None:
             tensors |= {f"novelty/{name}": tensor for name, tensor in self.novelty.tensors().items()}
@@ -75,71 +82,71 @@ class Calibration:
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Takes away what `save` wrote."""
+        """Deletes the files that `save` writes."""
         for name in (TENSORS, SUMMARY):
             (folder / name).unlink(missing_ok=True)
 
     @staticmethod
     def load(folder: Path, num_classes: int | None = None) -> Calibration | None:
-        """What `save` wrote, for a model of `num_classes` where they are known; nothing where there is none."""
+        """The calibration that `save` wrote, or None if there is none; `num_classes` is checked if given."""
         path = folder / TENSORS
         if not path.exists():
             return None
         try:
             tensors, scalars = load_tensors(path)
         except NPMatchError as error:
-            raise NPMatchError(f"{error}; npmatch calibrate writes it anew") from error
+            raise NPMatchError(f"{error}; npmatch calibrate writes it again") from error
         if scalars.get("format") != FORMAT:
-            raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it anew")
+            raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it again")
         parts = {name.removeprefix("novelty/"): t for name, t in tensors.items() if name.startswith("novelty/")}
         try:
             held_out = Prediction(tensors["probs"], tensors["entropy"]) if "probs" in tensors else None
             novelty = Novelty(**parts) if parts else None
-            found = Calibration(held_out, tensors.get("labels"), scalars["temperature"], novelty, scalars["source"])
-            fits = found._fits()
+            loaded = Calibration(held_out, tensors.get("labels"), scalars["temperature"], novelty, scalars["source"])
+            is_consistent = loaded._is_consistent()
         except (KeyError, TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise NPMatchError(f"{path}: its parts do not belong together; npmatch calibrate writes it anew")
+            is_consistent = False
+        if not is_consistent:
+            raise NPMatchError(f"{path}: its contents do not fit together; npmatch calibrate writes it again")
         if held_out is not None and num_classes not in (None, held_out.probs.shape[1]):
-            raise NPMatchError(f"{path}: of a model with other classes; npmatch calibrate writes it anew")
-        return found
+            raise NPMatchError(f"{path}: belongs to a model with other classes; npmatch calibrate writes it again")
+        return loaded
 
-    def _fits(self) -> bool:
-        """Whether the parts are of equal length: the file may be anybody's."""
-        known, held, t = self.novelty, self.held_out, self.temperature
-        if known is not None:
-            (images, features), lengths = known.features.shape, [known.mean.shape, known.scale.shape]
-            if lengths != [(features,), (features,)] or known.own.shape != (images,):
+    def _is_consistent(self) -> bool:
+        """Whether shapes and values fit together; the file may come from anyone."""
+        novelty, held_out, y, t = self.novelty, self.held_out, self.y, self.temperature
+        if novelty is not None:
+            n, f = novelty.features.shape
+            if [novelty.mean.shape, novelty.scale.shape, novelty.own.shape] != [(f,), (f,), (n,)]:
                 return False
-        if held is not None:
-            (n, classes), y = held.probs.shape, self.y
-            if y is None or [y.shape, held.entropy.shape] != [(n,), (n,)] or not ((y >= 0) & (y < classes)).all():
+        if held_out is not None:
+            n, k = held_out.probs.shape
+            if y is None or [y.shape, held_out.entropy.shape] != [(n,), (n,)] or not ((y >= 0) & (y < k)).all():
                 return False
         return t is None or (isinstance(t, float) and t > 0)
 
     def summary(self) -> dict[str, Any]:
-        """In a few numbers."""
-        held: dict[str, Any] = {"labels": self.n}
+        """The content of calibration.json: temperature, thresholds at usual targets, and the limit of the OOD score."""
+        held_out: dict[str, Any] = {"labels": self.n}
         if self.held_out is not None and self.y is not None:
             wrong = self.held_out.label != self.y
-            held |= {"source": self.source, "errors": int(wrong.sum())}
-            known_targets = [target for target in TARGETS if self.n >= fewest_labels(target)]
-            chosen = [asdict(self.abstention(target)) for target in known_targets]
-            held["abstention"] = [{**row, "threshold": min(row["threshold"], 1e9)} for row in chosen]  # JSON has no inf
-        known = self.novelty
-        ood = known and {
-            "images": len(known.features),
-            "at_most": MOST,
+            held_out |= {"source": self.source, "errors": int(wrong.sum())}
+            rows = [asdict(self.abstention(target)) for target in TARGETS if self.n >= fewest_labels(target)]
+            held_out["abstention"] = [
+                {**row, "threshold": min(row["threshold"], 1e9)} for row in rows
+            ]  # no inf in JSON
+        ood = self.novelty and {
+            "images": len(self.novelty.features),
+            "at_most": MAX_IMAGES,
             "neighbour": NEIGHBOURS,
             "quantile": QUANTILE,
-            "limit": known.limit(),
+            "limit": self.novelty.limit(),
         }
-        return {"format": FORMAT, "temperature": self.temperature, "held_out": held, "ood": ood}
+        return {"format": FORMAT, "temperature": self.temperature, "held_out": held_out, "ood": ood}
 
 
-def _no_labels(wish: str, fewest: int) -> NPMatchError:
+def _no_labels(option: str, fewest: int) -> NPMatchError:
     return NPMatchError(
-        f"{wish}: needs at least {fewest} held-out labels, and this run has none, so {fewest} are missing; train with "
-        f"data.validation={max(fewest, 2)} or more, or give some with: npmatch calibrate RUN --labeled DIR"
+        f"{option}: needs at least {fewest} held-out labels, and this run has none, so {fewest} are missing; train "
+        f"with data.validation={max(fewest, 2)} or more, or give some with: npmatch calibrate RUN --labeled DIR"
     )

@@ -1,7 +1,8 @@
-"""Prediction sets that hold the true class with a stated probability, through the library crepes.
+"""Split conformal prediction with the library crepes: sets that contain the true class with a stated probability.
 
-The nonconformity of a class is −log p, of the model's own probabilities: a temperature fitted on the same labels would
-break the exchangeability the guarantee rests on. p-values are not smoothed, so nothing is drawn at random.
+The nonconformity score of a class is −log p, with the model's probabilities before temperature scaling: a temperature
+fitted on the same labels would break the exchangeability that the guarantee assumes. p-values are not smoothed, so the
+sets are deterministic.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from npmatch.errors import NPMatchError
 
 
 def fewest_for_sets(coverage: float) -> int:
-    """The held-out labels below which every set would have to hold every class; fails where that is no coverage."""
+    """Smallest number of held-out labels for a coverage; with fewer, every set would have to contain every class."""
     if not 0 < coverage < 1:
         raise NPMatchError(f"coverage={coverage}: give a number between 0 and 1, for example 0.9")
     return math.floor(1 / (1 - coverage) + 1e-9)
 
 
 class PredictionSets:
-    """Fitted on held-out probabilities n K and labels n; probabilities N K in, N K bool out."""
+    """A conformal classifier, fitted on held-out probabilities n K and labels n."""
 
     def __init__(self, probs: Tensor, y: Tensor, coverage: float) -> None:
-        """Fails where there are too few labels for the coverage, or the library is not there."""
+        """Too few labels for the coverage, or a missing crepes, is an error."""
         fewest = fewest_for_sets(coverage)
         if len(y) < fewest:
             raise NPMatchError(
-                f"coverage={coverage}: at least {fewest} held-out labels are needed, or every set would hold every "
+                f"coverage={coverage}: at least {fewest} held-out labels are needed, or every set would contain every "
                 f"class; there are {len(y)}, so {fewest - len(y)} are missing"
             )
         self.coverage = coverage
@@ -39,7 +40,7 @@ class PredictionSets:
         self.classifier = _conformal_classifier().fit(scores)
 
     def __call__(self, probs: Tensor) -> Tensor:
-        """Which classes belong to each image's set; the likeliest always does, so that no set is empty."""
+        """Probabilities N K → N K bool: the classes in each image's set. The likeliest one is always among them."""
         members = self.classifier.predict_set(_nonconformity(probs), confidence=self.coverage, smoothing=False)
         sets = torch.from_numpy(np.asarray(members)).bool().view(probs.shape)
         return sets.scatter(1, probs.argmax(-1, keepdim=True), True)
