@@ -1,4 +1,4 @@
-"""What happened in a run, or in many, for people: an HTML page that needs nothing else, tables for the terminal."""
+"""Reports of one run or of many: a self-contained HTML page, and tables for the terminal."""
 
 from npmatch.report.gallery import gallery_indices
 from npmatch.report.page import write_report

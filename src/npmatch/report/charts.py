@@ -1,4 +1,4 @@
-"""Figures of what final models say of the test set: errors, classes, calibration, selective risk, sweeps."""
+"""Figures of final models on the test set: errors, classes, calibration, selective risk, sweeps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from npmatch.report.record import BASELINE, OURS, Method
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMES_SHOWN, NAMES_IN_SMALL = 30, 3  # of the least accurate classes, beside their points
+NAMES_SHOWN, NAMES_IN_SMALL = 30, 3  # number of least accurate classes named in a figure and in a small panel
 CURVE_POINTS = 400
-LONGEST_NAME = 34  # letters beside a row of a figure
+LONGEST_NAME = 34  # characters of a name beside a row of a figure
 LOG_BEYOND = 30  # largest over smallest value of a sweep, above which its axis is logarithmic
 
 
 def error_rows(methods: Sequence[Method]) -> Markup:
-    """Every method's error as a row: mean with its deviation, each seed, and the paper's figure; lowest first."""
+    """A row for every method, lowest error first: mean and deviation, each seed, and the paper's error."""
     shown = sorted((m for m in methods if m.values("error")), key=lambda m: m.mean("error") or 0.0)
     if not shown:
         return Markup()
@@ -65,7 +65,7 @@ def error_rows(methods: Sequence[Method]) -> Markup:
 
 
 def _error_row(axes: Axes, y: int, method: Method) -> None:
-    """One method: its seeds as ticks, its mean as a dot on the bar of its deviation."""
+    """Draws one method: its seeds as ticks, its mean as a dot, its deviation as a bar."""
     colour = {OURS: BLUE, BASELINE: MUTED}.get(method.name, INK)
     values, spread = method.values("error"), method.spread("error")
     mean = float(np.mean(values))
@@ -77,7 +77,7 @@ def _error_row(axes: Axes, y: int, method: Method) -> None:
 
 
 def _paper_marks(axes: Axes, methods: Sequence[Method]) -> None:
-    """The published errors, each in its method's row."""
+    """Marks the published errors in the rows of their methods."""
     marks = [(method.paper[0], y) for y, method in enumerate(methods) if method.paper is not None]
     if marks:
         look: dict[str, Any] = {"color": "none", "markeredgecolor": AMBER, "markeredgewidth": 1.5, "markersize": 7}
@@ -85,9 +85,9 @@ def _paper_marks(axes: Axes, methods: Sequence[Method]) -> None:
 
 
 def class_scatter(rows: Sequence[ClassRow], method: str | None = None) -> Markup:
-    """Mean uncertainty against accuracy, a point per class; the least accurate ones are named first.
+    """Mean uncertainty against accuracy, one point per class; the least accurate classes are named.
 
-    With the name of a method it is a small panel, one among those of other methods.
+    With the name of a `method` it is a small panel beside those of other methods.
     """
     seen = sorted((row for row in rows if row.n), key=lambda row: row.accuracy)
     points = np.array([(row.uncertainty, 100 * row.accuracy) for row in seen])
@@ -107,7 +107,7 @@ def class_scatter(rows: Sequence[ClassRow], method: str | None = None) -> Markup
 
 
 def reliability_diagram(bins: Reliability, score: str, outcome: str, name: str) -> Markup:
-    """Outcome against score, bin by bin, with the diagonal of perfect calibration; below, how many images."""
+    """Outcome against score, bin by bin, with the diagonal of perfect calibration; below it the share of images."""
     figure = new_figure((4.7, 4.3))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     calm(above, "", f"{outcome}, %")
@@ -129,7 +129,7 @@ def reliability_diagram(bins: Reliability, score: str, outcome: str, name: str) 
 
 
 def reliability_panel(bins: Reliability, score: str, outcome: str, name: str) -> Markup:
-    """Outcome against score, bin by bin, with the diagonal; the paler a bar, the fewer images it stands for."""
+    """A small reliability diagram with the diagonal; paler bars stand for fewer images."""
     figure, axes = small_panel(f"{score}, %", f"{outcome}, %")
     width = 100 / len(bins.count)
     share = bins.count.numpy() / bins.count.sum().item()
@@ -143,7 +143,7 @@ def reliability_panel(bins: Reliability, score: str, outcome: str, name: str) ->
 
 
 def risk_coverage_curve(curve: RiskCoverage) -> Markup:
-    """Error among the surest images against the share of images answered, in per cent."""
+    """Error among the most certain images against the share of images answered, in per cent."""
     coverage, risk = _thinned(curve)
     figure, axes = panel("images answered, surest first, %", "error among them, %")
     axes.axhline(risk[-1], color=MUTED, linewidth=1, linestyle="--", label="error on all images")
@@ -156,7 +156,7 @@ def risk_coverage_curve(curve: RiskCoverage) -> Markup:
 
 
 def abstention_curve(test: RiskCoverage, held_out: RiskCoverage, points: Sequence[tuple[float, float, str]]) -> Markup:
-    """Error against the share kept, on test and held-out images; points (kept %, error %, target) on the first."""
+    """Error against the share kept, on test and held-out images; `points` are (kept %, error %, target)."""
     figure, axes = panel("images kept, surest first, %", "error among them, %")
     axes.plot(*_thinned(held_out), color=MUTED, linewidth=1, label="held-out images")
     axes.plot(*_thinned(test), color=BLUE, linewidth=1.8, label="test images")
@@ -204,7 +204,7 @@ def sweep_panel(methods: Sequence[Method], key: str, quantity: str, label: str) 
 
 
 def _tick_values(axes: Axes, values: Sequence[float]) -> None:
-    """On a logarithmic axis the values that were tried are the ticks."""
+    """Puts the ticks of a logarithmic axis at the values of the sweep."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(sorted(values)))
@@ -213,7 +213,7 @@ def _tick_values(axes: Axes, values: Sequence[float]) -> None:
 
 
 def numeric(names: Sequence[str]) -> list[float] | None:
-    """The names as numbers, where all of them are finite ones."""
+    """The names as numbers; None unless all of them are finite."""
     try:
         values = [float(name) for name in names]
     except ValueError:

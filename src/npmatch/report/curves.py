@@ -1,4 +1,4 @@
-"""Figures against the training step: what a run logged, and the learning curves of many methods."""
+"""Figures against the training step: logged quantities of a run, and learning curves of many methods."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
-MOST_POINTS = 240  # of one curve: more cannot be seen, and a long run logs tens of thousands
+MOST_POINTS = 240  # of one curve: more are not visible, and a long run logs tens of thousands
 STYLES = ("-", "--", ":", "-.")
 ASIDE: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.3, "zorder": 1}
 IN_SIGHT: dict[str, dict[str, Any]] = {
     OURS: {"color": BLUE, "linewidth": 1.3, "zorder": 3},
     BASELINE: {"color": MUTED, "linewidth": 1.3, "zorder": 2, "linestyle": "--"},
 }
-LETTER = 12.5  # points between two names at the ends of curves
+LETTER = 12.5  # points between two names at the ends of the curves
 
 
 def thinned(series: Series) -> Series:
-    """A long series as the means of consecutive stretches, so that noise averages out rather than aliases."""
+    """Replaces a long series by the means of consecutive parts, which average noise instead of aliasing it."""
     steps, values = series
     if len(steps) <= MOST_POINTS:
         return series
@@ -54,20 +54,20 @@ def thinned(series: Series) -> Series:
 
 
 def loss_curves(record: RunRecord) -> Markup:
-    """Every logged loss, or nothing where none was logged."""
+    """Every logged loss; empty where none was logged."""
     named = [(key.removeprefix("loss_") or "loss", key) for key in record.keys("train", "loss")]
     named = [("total" if name == "loss" else name.replace("_", " "), key) for name, key in named]
     return _lines(record, named, "loss", "Losses in training")
 
 
 def latent_curves(record: RunRecord) -> Markup:
-    """The divergence between the two latents and the skew α it was taken at, on a logarithmic axis."""
+    """The divergence between the two latents and its skew α, on a logarithmic axis."""
     named = [("divergence", "divergence"), ("α", "alpha")]
     return _lines(record, named, "divergence, α", "Divergence and alpha in training", log=True)
 
 
 def error_curve(record: RunRecord) -> Markup:
-    """Test error of the evaluated model along the way, in per cent."""
+    """Test error of the averaged model during training, in per cent."""
     steps, values = record.series("eval", "error")
     if not len(steps):
         return Markup()
@@ -79,7 +79,7 @@ def error_curve(record: RunRecord) -> Markup:
 
 
 def trust_curves(record: RunRecord) -> Markup:
-    """The share of pseudo-labels that was trusted, and how many of those were right, in per cent."""
+    """The share of trusted pseudo-labels, and the share of these that is right, in per cent."""
     shown = [("trusted", "trusted share", BLUE), ("pseudo_accuracy", "right among them", AMBER)]
     curves = [(label, colour, record.series("train", key)) for key, label, colour in shown]
     if not any(len(steps) for _, _, (steps, _) in curves):
@@ -96,7 +96,7 @@ def trust_curves(record: RunRecord) -> Markup:
 
 
 def _lines(record: RunRecord, named: Sequence[tuple[str, str]], ylabel: str, alt: str, log: bool = False) -> Markup:
-    """Curves of one kind of quantity in one panel; `named` holds (label, key)."""
+    """Several logged quantities in one panel; `named` holds pairs (label, key)."""
     curves = [(label, thinned(record.series("train", key))) for label, key in named]
     if log:
         curves = [(label, (steps[values > 0], values[values > 0])) for label, (steps, values) in curves]
@@ -116,7 +116,7 @@ def _lines(record: RunRecord, named: Sequence[tuple[str, str]], ylabel: str, alt
 
 
 def curves_together(methods: Sequence[Method]) -> Markup:
-    """The mean error of every method against the step; its name stands at the end of its curve."""
+    """The mean error of every method against the step, with its name at the end of its curve."""
     size = (WIDE, max(4.4, 0.19 * len(methods) + 1.4))
     figure = new_figure(size)
     names = [shortened(method.name, LONGEST_NAME) for method in methods]
@@ -139,7 +139,7 @@ def curves_together(methods: Sequence[Method]) -> Markup:
 
 
 def line_styles(methods: Sequence[Method]) -> list[tuple[str, str]]:
-    """Colour and dash of each: blue for NP-Match, grey dashes for the baseline, no two alike among the others."""
+    """Colour and dash of each method: blue for NP-Match, grey dashes for the baseline, distinct others."""
     others, found = 0, []
     for method in methods:
         if method.name == OURS:
@@ -154,7 +154,7 @@ def line_styles(methods: Sequence[Method]) -> list[tuple[str, str]]:
 
 
 def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, float, str]], bold: Sequence[bool]) -> None:
-    """Writes names in a column right of the drawing, in the order of the curves' ends and never on one another."""
+    """Writes the names in a column right of the axes, in the order of the curves' ends and without overlap."""
     axes.autoscale_view()
     frame = axes.get_window_extent()
     wanted = axes.transData.transform([(step, error) for step, error, _ in ends])
@@ -182,7 +182,7 @@ def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, floa
 
 
 def spread_out(wanted: Floats, gap: float, low: float, high: float) -> Floats:
-    """Ascending places at least `gap` apart, together as near to the wanted ones as can be, inside the limits."""
+    """Ascending places within the limits, at least `gap` apart, as near as possible to the wanted ones."""
     from scipy.optimize import isotonic_regression
 
     offsets = gap * np.arange(len(wanted))
@@ -191,7 +191,7 @@ def spread_out(wanted: Floats, gap: float, low: float, high: float) -> Floats:
 
 
 def curve_panel(method: Method, methods: Sequence[Method]) -> Markup:
-    """One method's error with the deviation over seeds, before all others; the two landmarks stand out among them."""
+    """One method's error with its deviation over seeds; other methods are faint, except NP-Match and supervised."""
     (steps, errors), deviation = method.curve()
     figure, axes = small_panel("step", "error, %")
     for other in methods:
@@ -208,14 +208,14 @@ def curve_panel(method: Method, methods: Sequence[Method]) -> Markup:
 
 
 def band(axes: Axes, steps: Floats, errors: Floats, deviation: Floats, colour: str) -> None:
-    """Mean ± deviation, where there is one."""
+    """Shades mean ± deviation; nothing where the deviation is 0."""
     if deviation.any():
-        lowest = np.maximum(errors - deviation, 0.05 * errors)  # a logarithmic axis has no place for 0
+        lowest = np.maximum(errors - deviation, 0.05 * errors)  # a logarithmic axis cannot show 0
         axes.fill_between(steps, lowest, errors + deviation, color=colour, alpha=0.18, linewidth=0, zorder=3)
 
 
 def error_axis(axes: Axes, methods: Sequence[Method]) -> None:
-    """The same for all panels."""
+    """Gives the error axis the same range and scale in all panels."""
     errors = np.concatenate([method.curve()[0][1] for method in methods])
     if not scale_errors(axes, "y", float(errors.min()), float(errors.max())):
         axes.set_ylim(0, float(errors.max()) * 1.06 or 1)

@@ -1,7 +1,7 @@
-"""Figures as inline SVG whose colours are the page's own, so that one drawing serves light and dark mode.
+"""Figures as inline SVG in the page's colours, so that one drawing serves light and dark mode.
 
-Matplotlib draws with stand-in colours; each becomes a CSS variable of the page afterwards. Words stay text:
-the browser sets them in the page's font, in any script, and they can be searched.
+Matplotlib draws with placeholder colours, which are then replaced by CSS variables of the page. Text stays text:
+the browser sets it in the page's font, in any script, and it can be searched.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BLUE, AMBER = LINES[0], LINES[1]
 CSS_NAME = {INK: "ink", MUTED: "muted", GRID: "grid"} | {c: f"line-{i}" for i, c in enumerate(LINES, 1)}
 
 LEGEND_COLUMNS = 3
-PANEL = (4.7, 3.3)  # inches; small enough that the words stay readable at the width of a phone
-SMALL = (2.75, 2.15)  # inches, of one panel among many
-WIDE = 9.6  # inches, of a figure in which all methods meet
+PANEL = (4.7, 3.3)  # inches; small enough that text stays readable at the width of a phone
+SMALL = (2.75, 2.15)  # inches, of a small panel
+WIDE = 9.6  # inches, width of a figure that shows all methods
 LOG_ERRORS_BEYOND = 8  # largest over smallest error, above which their axis is logarithmic
 
-NAME_SIZE = 9.0  # of the letters of a point's name, points
-NAME_GAP = 6.0  # between a point's centre and its name, points
+NAME_SIZE = 9.0  # font size of a point's name, in points
+NAME_GAP = 6.0  # points between the centre of a point and its name
 SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))  # right, left, above, …
 HORIZONTAL = {1: "left", 0: "center", -1: "right"}
 VERTICAL = {1: "bottom", 0: "center_baseline", -1: "top"}
@@ -42,24 +42,24 @@ NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure of its own, known to no global state; at 72 dpi a pixel is a point."""
+    """An empty figure outside of pyplot's global state; at 72 dpi a pixel is a point."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=72)
-    # Fixed margins, in inches: figures one below the other line up, and nothing has to be drawn twice.
+    # Fixed margins in inches: figures below one another line up, and no layout pass is needed.
     width, height = size
     figure.subplots_adjust(0.6 / width, 0.46 / height, 1 - 0.14 / width, 1 - 0.34 / height, hspace=0.14)
     return figure
 
 
 def panel(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """A figure of one calm pair of axes."""
+    """A figure with one pair of axes in the common style."""
     figure = new_figure(PANEL)
     return figure, calm(figure.add_subplot(), xlabel, ylabel)
 
 
 def small_panel(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """One panel among many; its name stands above it on the page."""
+    """A small figure without a title; the page shows its name above it."""
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(SMALL)
@@ -75,7 +75,7 @@ def small_panel(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def calm(axes: Axes, xlabel: str, ylabel: str) -> Axes:
-    """The house style of axes: a faint horizontal grid, no box, no tick marks."""
+    """Sets the common style of axes: a faint horizontal grid, no box, no tick marks."""
     axes.set_xlabel(xlabel, color=MUTED, fontsize=10)
     axes.set_ylabel(ylabel, color=MUTED, fontsize=10)
     axes.tick_params(which="both", colors=MUTED, length=0, labelsize=9.5)
@@ -88,7 +88,7 @@ def calm(axes: Axes, xlabel: str, ylabel: str) -> Axes:
 
 
 def legend(axes: Axes) -> None:
-    """The names of the curves above the drawing, where they hide nothing."""
+    """Puts the legend above the axes, where it hides nothing."""
     handles, _ = axes.get_legend_handles_labels()
     rows = -(-len(handles) // LEGEND_COLUMNS)
     figure = axes.get_figure(root=True)
@@ -108,7 +108,7 @@ def legend(axes: Axes) -> None:
 
 
 def count_steps(axes: Axes, most: int = 6) -> None:
-    """Steps on the horizontal axis, 20k rather than 20000, at `most` places or so."""
+    """Formats the horizontal axis as steps, 20k instead of 20000, with about `most` ticks."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
@@ -116,7 +116,7 @@ def count_steps(axes: Axes, most: int = 6) -> None:
 
 
 def scale_errors(axes: Axes, name: str, low: float, high: float) -> bool:
-    """Makes the axis `x` or `y` logarithmic where errors span far, so that the good ones can be told apart."""
+    """Makes the axis `x` or `y` logarithmic if errors span a wide range, so that the low ones can be told apart."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if low <= 0 or high / low <= LOG_ERRORS_BEYOND:
@@ -130,11 +130,11 @@ def scale_errors(axes: Axes, name: str, low: float, high: float) -> bool:
 
 
 def name_points(axes: Axes, points: npt.NDArray[np.float64], names: Sequence[str]) -> None:
-    """Writes the names of the first points (P 2, in data units), each where there is room, else nowhere.
+    """Writes names beside the first of `points` (P 2, in data units), and leaves out those for which there is no room.
 
-    The figure must be at 72 dpi, where a pixel of the drawing is a point.
+    The figure must be at 72 dpi, where a pixel is a point.
     """
-    axes.autoscale_view()  # otherwise left until the drawing, which would move the points
+    axes.autoscale_view()  # otherwise done when the figure is drawn, which would move the points
     at = axes.transData.transform(points)
     frame = axes.get_window_extent()
     taken = np.concatenate([at - NAME_GAP / 2, at + NAME_GAP / 2], axis=1)  # boxes: left, bottom, right, top
@@ -152,12 +152,12 @@ def name_points(axes: Axes, points: npt.NDArray[np.float64], names: Sequence[str
 
 
 def _gap(side: tuple[int, int]) -> float:
-    """Points between a point and its name; a corner is farther away than a side, so that less will do."""
+    """Distance between a point and its name, in points; less at corners, which are farther away than sides."""
     return NAME_GAP * (0.6 if all(side) else 1)
 
 
 def _write_name(axes: Axes, name: str, point: npt.NDArray[np.float64], side: tuple[int, int]) -> None:
-    """One name on one side of its point."""
+    """Writes one name on one side of its point."""
     axes.annotate(
         plain(name),
         (float(point[0]), float(point[1])),
@@ -172,12 +172,12 @@ def _write_name(axes: Axes, name: str, point: npt.NDArray[np.float64], side: tup
 
 
 def plain(text: str) -> str:
-    """Text a figure can hold, in which a dollar sign is a dollar sign, not the beginning of a formula."""
+    """Text for a figure: printable, and with dollar signs escaped, which would begin a formula."""
     return printable(text).replace("$", r"\$")
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
-    """The figure as an <svg> element for the middle of a page; `name` keeps its ids apart from others'."""
+    """The figure as an inline <svg> element; `name` makes its ids unique on the page."""
     import matplotlib
 
     buffer = io.StringIO()

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them; a missing number is a dash."""
+"""Formatting of numbers and names; a missing number is a dash."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ MISSING = "–"
 
 
 def percent(value: object, digits: int = 1) -> str:
-    """`5.1 %`; the value is in per cent already."""
+    """A value in per cent as `5.1 %`."""
     x = number(value)
     return MISSING if x is None else f"{x:.{digits}f} %"
 
 
 def decimal(value: object, digits: int = 3) -> str:
-    """`0.123`."""
+    """A number as `0.123`."""
     x = number(value)
     return MISSING if x is None else f"{x:.{digits}f}"
 
 
 def count(value: object) -> str:
-    """`10 000`, the thousands set apart by a narrow space."""
+    """A count as `10 000`, with narrow spaces between the thousands."""
     x = number(value)
     return MISSING if x is None else f"{round(x):,}".replace(",", "\u202f")
 
 
 def duration(seconds: object) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """A number of seconds as `42 s`, `3 min 05 s` or `2 h 07 min`."""
     x = number(seconds)
     if x is None:
         return MISSING
@@ -44,14 +44,14 @@ def duration(seconds: object) -> str:
 
 
 def printable(name: object) -> str:
-    """A name on one line, without control characters or broken bytes, which no page and no font can show.
+    """A name on one line, with control characters and invalid bytes replaced by U+FFFD.
 
-    Characters that turn the direction of what follows are among them: with one, `gpj.exe` reads as `exe.jpg`.
+    Characters that change the writing direction are replaced too: with one, `gpj.exe` reads as `exe.jpg`.
     """
     one_line = re.sub(r"[\t\r\n\u2028\u2029]+", " ", str(name))
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", "\ufffd", one_line)
 
 
 def shortened(name: str, length: int = 18) -> str:
-    """A name that fits beside a point of a figure."""
+    """A name cut to `length` characters, to fit beside a point of a figure."""
     return name if len(name) <= length else name[: length - 1] + "…"

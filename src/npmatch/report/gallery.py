@@ -1,4 +1,4 @@
-"""The test images a model is surest and least sure of."""
+"""The test images with the most and the least certain predictions, and images as PNG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CRISP_BELOW = 97  # pixels; images this small are enlarged without smoothing
 
 
 def gallery_indices(prediction: Prediction, y: Tensor, count: int = 12) -> list[int]:
-    """Test positions worth showing: the surest half, surest first, then the least sure, least sure first."""
+    """Positions of `count` test images: the most certain half, most certain first, then the least, least first."""
     matched(prediction, y)
     order: list[int] = prediction.entropy.sort(stable=True).indices.tolist()
     count = min(count, len(order))
@@ -29,7 +29,7 @@ def gallery_indices(prediction: Prediction, y: Tensor, count: int = 12) -> list[
 
 
 def as_picture(image: Tensor) -> Picture:
-    """A uint8 image, C H W, as Pillow has it, no larger than a page needs; one channel is grey."""
+    """A uint8 image C H W as a Pillow image of at most LARGEST_SIDE pixels a side; one channel is grey."""
     from PIL import Image
 
     channels = image[:3] if image.shape[0] >= 3 else image[:1]  # channels beyond three are not shown
@@ -40,12 +40,12 @@ def as_picture(image: Tensor) -> Picture:
 
 
 def png_data_uri(image: Tensor) -> str:
-    """A uint8 image, C H W, as a data: address."""
+    """A uint8 image C H W as a data: URI."""
     buffer = io.BytesIO()
     as_picture(image).save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def is_crisp(image: Tensor) -> bool:
-    """Whether enlarging shows pixels as squares rather than a blur."""
+    """Whether an image C H W is so small that it is enlarged without smoothing."""
     return max(image.shape[1:]) < CRISP_BELOW

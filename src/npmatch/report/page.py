@@ -1,4 +1,4 @@
-"""The page of one run or of many: a single HTML file without scripts, fonts or addresses of anything outside it."""
+"""The page of one run or of many: a single HTML file without scripts, fonts or links to anything outside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from npmatch.report.style import CSS
 
 
 def as_text(value: object) -> object:
-    """What a template shows: drawings and parts of a page as they are, all else on one line and, later, escaped."""
+    """A value for a template: Markup as it is, everything else as one line of text, which Jinja escapes."""
     return value if isinstance(value, Markup) else printable(value)
 
 
@@ -32,7 +32,7 @@ TEMPLATES = Environment(
 
 
 def write_report(comparison: Comparison, path: Path) -> Path:
-    """Writes the page to `path`, whole or not at all, and returns the path."""
+    """Writes the page to `path` atomically and returns the path."""
     page = html_page(comparison)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def write_report(comparison: Comparison, path: Path) -> Path:
 
 
 def html_page(comparison: Comparison) -> str:
-    """The whole page."""
+    """The page as HTML."""
     sections = [_render(template, data) for template, data in page_sections(comparison)]
     head = {"title": comparison.title, "facts": facts(comparison), "css": Markup(CSS)}
     return str(_render("page.html", {**head, "sections": sections}))

@@ -1,7 +1,7 @@
-"""What a page is made of, gathered by the caller; nothing here reads a file or runs a model.
+"""The data of a page, gathered by the caller; nothing here reads a file or runs a model.
 
 A page shows a `Comparison`: methods, and for each method the outcomes of its runs. The page of a single run is a
-comparison of one method and one seed which also carries that run's `RunRecord`, for the sections that need all of it.
+comparison of one method and one seed that also carries the run's `RunRecord`, for the sections that need all of it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from npmatch.types import Prediction
 
 Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, values: of one length
 
-BASELINE, OURS = "supervised", "npmatch"  # the methods every figure keeps in sight
+BASELINE, OURS = "supervised", "npmatch"  # the methods that every figure highlights
 NUMBERS = ("error", "top5_error", "nll", "ece", "uce", "brier", "trusted", "pseudo_accuracy", "seconds")
 WITH_SPREAD = ("error", "top5_error", "nll", "ece", "uce", "brier")
 DECIDED = ("temperature", "ece", "calibrated_ece", "uce", "calibrated_uce", "kept", "kept_error")
-TARGET = 0.05  # the error rate among kept predictions that `kept` and `kept_error` are of
+TARGET = 0.05  # target error rate of the abstention that `kept` and `kept_error` describe
 
 
 def _no_prediction() -> Prediction:
@@ -40,7 +40,7 @@ def _no_series() -> Series:
 
 @dataclass
 class RunRecord:
-    """One run in full: its log, and what its model says of N test images; N is 0 until it has predicted them."""
+    """One run in full: its log and its predictions of N test images; N is 0 until these exist."""
 
     records: list[dict[str, Any]]  # lines of metrics.jsonl; any key but kind and step may be missing
     prediction: Prediction = field(default_factory=_no_prediction)
@@ -48,14 +48,14 @@ class RunRecord:
     class_names: Sequence[str] = ()  # K
     calibration: Calibration | None = None  # fitted on labels that are not among the test images
     gallery: Mapping[int, Tensor] = field(default_factory=dict)  # test index → uint8 C H W
-    num_labeled: int | None = None  # labels the run learned from
+    num_labeled: int | None = None  # number of labels the run was trained on
 
     def __post_init__(self) -> None:
-        """Figures are drawn on the CPU."""
+        """Moves the predictions to the CPU, where figures are drawn."""
         self.prediction, self.y = self.prediction.to("cpu"), self.y.cpu()
 
     def series(self, kind: str, key: str) -> Series:
-        """One logged quantity against the step; lines without a finite number are left out."""
+        """The steps and values of one logged quantity; lines without a finite number are left out."""
         points = [
             (number(line.get("step")), number(line.get(key))) for line in self.records if line.get("kind") == kind
         ]
@@ -64,7 +64,7 @@ class RunRecord:
         return table[:, 0], table[:, 1]
 
     def keys(self, kind: str, prefix: str) -> list[str]:
-        """The logged quantities whose names begin with `prefix`, in order of appearance."""
+        """Names of the logged quantities that begin with `prefix`, in order of appearance."""
         lines = [line for line in self.records if line.get("kind") == kind]
         return list(dict.fromkeys(key for line in lines for key in line if key.startswith(prefix)))
 
@@ -75,7 +75,7 @@ class RunRecord:
 
     @cached_property
     def scores(self) -> Scores:
-        """Error and calibration on the test images; fails where predictions and labels do not belong together."""
+        """Error and calibration on the test images; fails if the numbers of predictions and labels differ."""
         return scores(self.prediction, self.y)
 
     def classes(self) -> list[ClassRow]:
@@ -83,11 +83,11 @@ class RunRecord:
         return classwise(self.prediction, self.y, self.class_names)
 
     def confidence(self) -> Reliability:
-        """Accuracy by confidence."""
+        """Accuracy by bins of the confidence."""
         return reliability_bins(self.prediction.probs, self.y)
 
     def uncertainty(self) -> Reliability:
-        """Error by uncertainty, as a share of its maximum log K."""
+        """Error by bins of the uncertainty, as a share of its maximum log K."""
         prediction = self.prediction
         return uncertainty_bins(prediction.entropy, prediction.label != self.y, prediction.probs.shape[1])
 
@@ -100,7 +100,7 @@ class RunRecord:
     def outcome(self, seed: int) -> Outcome:
         """The summary that a comparison keeps of the run."""
         last, final = last_record(self.records, "train") or {}, last_record(self.records, "final")
-        if final is None:  # the log of a run that was measured all the same
+        if final is None:  # the log is incomplete, but the predictions exist
             final = self.scores.asdict() if len(self.y) else {}
         found = {**{key: last.get(key) for key in ("trusted", "pseudo_accuracy")}, **final}
         numbers = {key: value for key in NUMBERS if (value := number(found.get(key))) is not None}
@@ -115,7 +115,7 @@ class RunRecord:
         return Outcome(seed, numbers, curve, classes, self.confidence(), self.uncertainty(), decided)
 
     def _decided(self) -> dict[str, float]:
-        """What the held-out labels make of the test images; nothing where these are the held-out images themselves."""
+        """The numbers of DECIDED on the test images; none where the test images are the held-out images themselves."""
         known = self.calibration
         if known is None or known.y is None or torch.equal(known.y, self.y):
             return {}
@@ -132,18 +132,18 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The summary of a finished run: numbers, and what the figures of many runs are drawn from.
+    """The summary of a finished run: its numbers, and the data of the figures that show many runs.
 
-    A whole test set for each run of a comparison would be too much to keep.
+    Keeping the predictions of every run in a comparison would take too much memory.
     """
 
     seed: int
-    numbers: Mapping[str, float]  # of NUMBERS, those that are known
+    numbers: Mapping[str, float]  # those of NUMBERS that are known
     curve: Series = field(default_factory=_no_series)  # steps, test error in %
     classes: list[ClassRow] = field(default_factory=list)
     confidence: Reliability | None = None
     uncertainty: Reliability | None = None
-    decided: Mapping[str, float] = field(default_factory=dict)  # by held-out labels; of DECIDED, those that are known
+    decided: Mapping[str, float] = field(default_factory=dict)  # those of DECIDED that are known
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Method:
     iterations: int | None = None
 
     def values(self, key: str) -> list[float]:
-        """One number of every finished run that has it."""
+        """One number from every finished run that has it."""
         return [value for run in self.outcomes if (value := number(run.numbers.get(key))) is not None]
 
     def mean(self, key: str) -> float | None:
@@ -165,16 +165,16 @@ class Method:
         return _mean(self.values(key))
 
     def mean_decided(self, key: str) -> float | None:
-        """The mean of one number of DECIDED over the seeds that have it."""
+        """The mean over seeds of one number of DECIDED; None where no run has it."""
         return _mean([run.decided[key] for run in self.outcomes if key in run.decided])
 
     def spread(self, key: str) -> float | None:
-        """The sample standard deviation over seeds; None below two of them."""
+        """The sample standard deviation over seeds; None for fewer than two."""
         values = self.values(key)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def curve(self) -> tuple[Series, npt.NDArray[np.float64]]:
-        """(steps, mean error), and the deviation over seeds, at the steps that every seed was evaluated at."""
+        """(steps, mean error) and the deviation over seeds, at the steps at which every seed was evaluated."""
         curves = [dict(zip(*run.curve, strict=True)) for run in self.outcomes if len(run.curve[0])]
         steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
         if not steps:
@@ -207,7 +207,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def pooled(bins: Sequence[Reliability]) -> Reliability:
-    """The bins of several runs as those of all their images together."""
+    """The bins of several runs merged into the bins of all their images."""
     counts = torch.stack([b.count for b in bins])
     count = counts.sum(0)
 
@@ -219,27 +219,27 @@ def pooled(bins: Sequence[Reliability]) -> Reliability:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a page shows: methods over seeds, and all of a run where the page is that of a single run."""
+    """The data of a page: methods over seeds, and for the page of a single run its full record."""
 
     title: str
     methods: list[Method]
-    settings: Mapping[str, object] = field(default_factory=dict)  # dotted key → value, of all runs alike
-    swept: str | None = None  # the key whose values the methods' names are
+    settings: Mapping[str, object] = field(default_factory=dict)  # dotted key → value, equal in all runs
+    swept: str | None = None  # the key of a sweep; the methods' names are its values
     apart: Mapping[str, list[object]] = field(default_factory=dict)  # dotted key → the value of each method
     run: RunRecord | None = None  # the run whose page this is; `methods` begins with its summary
 
     @property
     def heading(self) -> str:
-        """What the rows of its tables are."""
+        """Heading of the first column of its tables."""
         return self.swept or "Method"
 
     def baseline_error(self) -> float | None:
-        """The mean error of training on the labels alone, where that was among the methods."""
+        """The mean error of supervised training; None where that is not among the methods."""
         found = [method.mean("error") for method in self.methods if method.name == BASELINE]
         return found[0] if found else None
 
     def note(self, method: Method) -> str:
-        """What a reader must know of a method's numbers; usually nothing."""
+        """Caveats to a method's numbers: failed seeds, worse than supervised, no test images; usually empty."""
         reasons = [f"seed {seed} failed: {why}" for seed, why in sorted(method.problems.items())]
         if len(set(method.problems.values())) == 1 and not method.outcomes:
             reasons = [f"failed: {next(iter(method.problems.values()))}"]
@@ -251,7 +251,7 @@ class Comparison:
         return "; ".join(reasons)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per method: means and deviations over seeds; None where there is no number."""
+        """One row per method with means and deviations over seeds; None for missing numbers."""
         return [self._row(method) for method in self.methods]
 
     def _row(self, method: Method) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Sections that only the page of a single run has, and what it shows in those it shares with many.
+"""Sections of the page of a single run.
 
-A section is a template with its data. Its words are in the template, where whatever a user named is escaped.
+A section is a template with its data. Its text is in the template, where names given by users are escaped.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from npmatch.report.tables import Line
 from npmatch.training.log import number
 
 LARGEST_CONFUSION = 30  # classes
-DENSE_CONFUSION = 12  # classes, above which the cells shrink
+DENSE_CONFUSION = 12  # classes, above which the cells are smaller
 
 
 class Section(NamedTuple):
-    """A template, and the data it shows."""
+    """A template and its data."""
 
     template: str
     data: Mapping[str, object]
 
 
 class Tile(NamedTuple):
-    """One headline number with what it means."""
+    """One headline number with its meaning."""
 
     value: str
     name: str
@@ -38,7 +38,7 @@ class Tile(NamedTuple):
 
 
 def facts(run: RunRecord) -> Iterator[str]:
-    """Sizes and times, for the line below the title."""
+    """Sizes and training time, for the line below the title."""
     yield f"{count(len(run.class_names))} classes"
     yield f"{count(len(run.y))} test images"
     if steps := max((number(line.get("step")) or 0 for line in run.records), default=0):
@@ -50,7 +50,7 @@ def facts(run: RunRecord) -> Iterator[str]:
 
 
 def headline(run: RunRecord) -> Iterator[Tile]:
-    """Error, calibration and number of labels."""
+    """Tiles for error, calibration and number of labels."""
     found, num_classes = run.scores, len(run.class_names)
     wrong = round(found.error * found.n / 100)
     top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
@@ -74,7 +74,7 @@ def training(run: RunRecord) -> Section | None:
 
 
 def pseudo_labels(run: RunRecord) -> Section | None:
-    """How much of the unlabelled data was used, and how well."""
+    """Share of trusted pseudo-labels and their accuracy, against the step."""
     tiles = [
         Tile(percent(100 * value), name, meaning)
         for key, name, meaning in (
@@ -88,7 +88,7 @@ def pseudo_labels(run: RunRecord) -> Section | None:
 
 
 def latent(run: RunRecord) -> Section | None:
-    """Whether the neural process's latent carries information: a divergence of 0 says that it does not."""
+    """Divergence and α of the neural process; at a divergence of 0 the latent carries no information."""
     tiles = [
         Tile(f"{value:.2g}", name, meaning)
         for key, name, meaning in (
@@ -102,7 +102,7 @@ def latent(run: RunRecord) -> Section | None:
 
 
 def classes(run: RunRecord) -> Section:
-    """Whether the uncertain classes are the inaccurate ones."""
+    """Uncertainty against accuracy, class by class."""
     rows = run.classes()
     seen = sorted((row for row in rows if row.n), key=lambda row: row.accuracy)
     doubtful = max(seen, key=lambda row: row.uncertainty)
@@ -130,12 +130,12 @@ def rank_correlation(rows: list[ClassRow]) -> float | None:
 
 
 def signed(value: float | None) -> str:
-    """With a minus sign rather than a hyphen."""
+    """A number with two decimals and a minus sign instead of a hyphen."""
     return decimal(value, 2).replace("-", "−")
 
 
 def _diagrams(run: RunRecord, suffix: str = "") -> dict[str, object]:
-    """The two reliability diagrams; `suffix` keeps them apart from others on the page."""
+    """The two reliability diagrams; `suffix` makes their names unique on the page."""
     return {
         "confidence": charts.reliability_diagram(run.confidence(), "confidence", "accuracy", "confidence" + suffix),
         "uncertainty": charts.reliability_diagram(run.uncertainty(), "uncertainty", "error", "uncertainty" + suffix),
@@ -147,12 +147,12 @@ def _calibration_errors(found: Scores, suffix: str = "") -> dict[str, object]:
 
 
 def calibration(run: RunRecord) -> Section:
-    """Whether confidence and uncertainty can be taken at their word."""
+    """Reliability diagrams of confidence and uncertainty."""
     return Section("calibration.html", {**_diagrams(run), **_calibration_errors(run.scores)})
 
 
 def calibrated(run: RunRecord) -> Section | None:
-    """Before and after temperature scaling, on the test images."""
+    """Calibration on the test images before and after temperature scaling."""
     known, after = run.calibration, run.calibrated()
     if known is None or after is None:
         return None
@@ -166,7 +166,7 @@ def calibrated(run: RunRecord) -> Section | None:
 
 
 def selective(run: RunRecord) -> Section:
-    """The error where the model may leave images to a person."""
+    """The risk–coverage curve: error among the most certain predictions."""
     curve = risk_coverage(run.prediction, run.y)
     tiles = [
         Tile(percent(100 * _risk_at(curve, share)), f"Error on the surest {share} %", "the rest goes to a person")
@@ -177,13 +177,13 @@ def selective(run: RunRecord) -> Section:
 
 
 def _risk_at(curve: RiskCoverage, share: int) -> float:
-    """Error rate of the surest `share` per cent of the images."""
+    """Error rate of the most certain `share` per cent of the images."""
     answered = math.ceil(share / 100 * len(curve.risk))
     return float(curve.risk[answered - 1])
 
 
 def abstention(run: RunRecord) -> Section | None:
-    """The thresholds that the held-out labels allow, and what they do to the test images."""
+    """Abstention thresholds from held-out labels, and their effect on the test images."""
     known = run.calibration
     if known is None or known.held_out is None or known.y is None:
         return None
@@ -214,7 +214,7 @@ def _threshold_cells(chosen: Abstention) -> list[str]:
 
 
 def confusions(run: RunRecord) -> Section | None:
-    """What is taken for what, for a number of classes that fits a page."""
+    """The confusion matrix; None where there are too many classes for a page."""
     num_classes = len(run.class_names)
     if num_classes > LARGEST_CONFUSION:
         return None
@@ -227,13 +227,13 @@ def confusions(run: RunRecord) -> Section | None:
 
 
 def _confusion_cell(n: int, n_row: int, right: bool, predicted: str) -> dict[str, object]:
-    depth = math.sqrt(n / max(n_row, 1))  # the root, so that rare errors show
+    depth = math.sqrt(n / max(n_row, 1))  # the square root makes rare errors visible
     kind = ("right" if right else "wrong") + (" deep" if depth > 0.6 else "")
     return {"n": n, "kind": kind, "depth": f"{depth:.3f}", "predicted": predicted}
 
 
 def gallery(run: RunRecord) -> Section | None:
-    """The surest and the least sure of the images given."""
+    """The test images in the record's gallery, the most certain and the least certain ones."""
     shown = sorted(run.gallery, key=lambda i: float(run.prediction.entropy[i]))
     if not shown:
         return None
@@ -244,7 +244,7 @@ def gallery(run: RunRecord) -> Section | None:
 
 
 def _shot(run: RunRecord, index: int) -> dict[str, object]:
-    """One test image with what the model says of it."""
+    """One test image with its prediction."""
     image, true, predicted = run.gallery[index], int(run.y[index]), int(run.prediction.label[index])
     return {
         "index": index,

@@ -1,4 +1,4 @@
-"""The sections of a page in their order; a section is left out where there is nothing to show."""
+"""The sections of a page in order; a section without data is left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npmatch.report.tables import Line, columns, lines, lowest
 
 
 class Panel(NamedTuple):
-    """The small drawing of one method among many, below its name and a few words."""
+    """A small drawing of one method, with its name and a caption."""
 
     name: str
     words: str
@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 def page_sections(page: Comparison) -> list[Section]:
-    """The sections in the order of the page."""
+    """The sections of the page, in order."""
     run = page.run
     if run is None:
         trained, judged = [curves_of_methods(page)], [decided(page), runs(page)]
@@ -38,7 +38,7 @@ def page_sections(page: Comparison) -> list[Section]:
 
 
 def facts(page: Comparison) -> str:
-    """One line below the title: sizes and time."""
+    """The line below the title: sizes and training time."""
     parts = of_run.facts(page.run) if page.run else _comparison_facts(page)
     return " · ".join(parts)
 
@@ -52,7 +52,7 @@ def _comparison_facts(page: Comparison) -> Iterator[str]:
 
 
 def headline(page: Comparison) -> Section:
-    """The numbers a reader came for."""
+    """The headline numbers."""
     tiles = of_run.headline(page.run) if page.run else _comparison_tiles(page)
     return Section("headline.html", {"numbers": list(tiles)})
 
@@ -80,7 +80,7 @@ def sweep(page: Comparison) -> Section | None:
 
 
 def methods(page: Comparison) -> Section | None:
-    """The methods as a table, and their errors as a figure; nothing on the page of a run that stands alone."""
+    """The methods as a table and their errors as a figure; None on the page of a single run without other methods."""
     if page.run is not None and len(page.methods) == 1:
         return None
     rows = page.rows()
@@ -97,7 +97,7 @@ def methods(page: Comparison) -> Section | None:
 
 
 def curves_of_methods(page: Comparison) -> Section | None:
-    """Test error against the step."""
+    """Learning curves: test error against the step."""
     shown = [method for method in page.methods if len(method.curve()[0][0])]
     if not shown:
         return None
@@ -121,7 +121,7 @@ def classes(page: Comparison) -> Section | None:
 
 
 def calibration(page: Comparison) -> Section | None:
-    """Whether confidence and uncertainty can be taken at their word."""
+    """Reliability diagrams of confidence and uncertainty."""
     if page.run is not None:
         return of_run.calibration(page.run)
     panels = {
@@ -132,7 +132,7 @@ def calibration(page: Comparison) -> Section | None:
 
 
 def _reliability_panels(shown: list[Method], score: str, outcome: str, key: str) -> list[Panel]:
-    """A reliability diagram of every method, over the test images of all its seeds."""
+    """A reliability diagram for every method, over the test images of all its seeds."""
     return [
         Panel(
             method.name,
@@ -145,7 +145,7 @@ def _reliability_panels(shown: list[Method], score: str, outcome: str, key: str)
 
 
 def decided(page: Comparison) -> Section | None:
-    """What held-out labels made of the runs that had some."""
+    """Temperature, calibration and abstention of the methods whose runs held out labels."""
     table = []
     for method in page.methods:
         if any(run.decided for run in method.outcomes):
@@ -156,7 +156,7 @@ def decided(page: Comparison) -> Section | None:
 
 
 def runs(page: Comparison) -> Section:
-    """Every single run."""
+    """The table of all runs, seed by seed."""
     rows: list[dict[str, object]] = []
     for method in page.methods:
         rows += [{"name": f"{method.name}, seed {run.seed}", **run.numbers} for run in method.outcomes]
@@ -171,7 +171,7 @@ def runs(page: Comparison) -> Section:
 
 
 def configuration(page: Comparison) -> Section:
-    """What sets the methods apart, and what all runs have in common; keys as the command line takes them."""
+    """The settings in which the methods differ, and those that all runs share, by their configuration keys."""
     apart = [Line(key, [str(value) for value in values]) for key, values in page.apart.items()]
     headings = ["setting", *(method.name for method in page.methods)]
     summary = "Every setting of this run" if page.run else "What all runs have in common"

@@ -1,6 +1,6 @@
-"""The page's look: one calm column of cards, light or dark as the reader's system is, readable on a phone."""
+"""The page's style sheet: one column of cards, light or dark by the system's setting, readable on a phone."""
 
-# Figures that stand alone and the served page take these colours too.
+# Standalone figures and the page of `npmatch serve` use these colours too.
 PALETTE = """
 :root {
   color-scheme: light dark;

@@ -1,4 +1,4 @@
-"""The table of methods or runs: its columns and cells, for the page, and the whole of it for the terminal."""
+"""The table of methods or runs: its columns and cells for the page, and the whole table for the terminal."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Row = Mapping[str, Any]
-TEXT_WIDTH = 160  # of table.txt: wide enough for every column
+TEXT_WIDTH = 160  # characters in table.txt: wide enough for every column
 
 
 @dataclass(frozen=True)
 class Column:
-    """One number of every method."""
+    """A column: one number of every method."""
 
     key: str
     heading: str
     write: Callable[[Row], str]
-    ranked: bool = True  # the lowest is the best
+    ranked: bool = True  # the lowest value is the best and is set in bold
 
 
 def with_spread(key: str, digits: int) -> Callable[[Row], str]:
-    """`5.06 ± 0.12`, or without the deviation where there is none."""
+    """Formats a mean with its deviation, `5.06 ± 0.12`, or the mean alone where there is no deviation."""
 
     def cell(row: Row) -> str:
         value, spread = decimal(row.get(key), digits), decimal(row.get(f"{key}_std"), digits)
@@ -38,7 +38,7 @@ def with_spread(key: str, digits: int) -> Callable[[Row], str]:
 
 
 def share(key: str) -> Callable[[Row], str]:
-    """A fraction in per cent."""
+    """Formats a fraction in per cent."""
     return lambda row: MISSING if (value := number(row.get(key))) is None else f"{100 * value:.1f}"
 
 
@@ -57,7 +57,7 @@ WHERE_KNOWN = ("paper_error", "trusted", "pseudo_accuracy")
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns that say something of these rows."""
+    """The columns worth showing: those with a value in some row, and the steps where they differ."""
     silent = {key for key in WHERE_KNOWN if all(row.get(key) is None for row in rows)}
     if len({row.get("iterations") for row in rows}) == 1:
         silent.add("iterations")
@@ -66,16 +66,16 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table as it is shown."""
+    """One row of a table, formatted."""
 
     name: str
     cells: Sequence[str]
-    stressed: Sequence[int] = ()  # positions of the cells to stress
+    stressed: Sequence[int] = ()  # positions of the cells in bold
     note: str = ""  # below the name
 
 
 def lines(rows: Sequence[Row], shown: Sequence[Column]) -> list[Line]:
-    """The rows in these columns; the lowest number of a ranked column is stressed."""
+    """The rows formatted in the columns `shown`; the lowest number of a ranked column is in bold."""
     best = {k: lowest(rows, column.key) for k, column in enumerate(shown) if column.ranked}
     return [
         Line(row["method"], [c.write(row) for c in shown], [k for k, at in best.items() if at == i], row["note"])
@@ -108,7 +108,7 @@ def methods_table(rows: Sequence[Row], heading: str = "Method") -> Table:
 
 
 def method_notes(rows: Sequence[Row]) -> list[str]:
-    """`name: note`, of the methods that have one."""
+    """`name: note` for each method that has a note."""
     return [printable(f"{row['method']}: {row['note']}") for row in rows if row["note"]]
 
 
