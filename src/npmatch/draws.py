@@ -1,7 +1,7 @@
 """Seeds as a function of (seed, counters): step k draws the same numbers in every process and after every resume.
 
-Nothing keeps a generator's state. Before each step the loop calls `torch.manual_seed(mix(seed, step))`, and all
-draws of that step come from the default generators.
+No state of a random generator is saved. Before each step the loop calls `torch.manual_seed(mix(seed, step))`, and all
+random numbers of that step come from the default generators.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix(seed: int, *counters: int | str) -> int:
-    """A well-spread 63-bit seed; equal arguments give equal seeds, neighbouring ones unrelated seeds."""
+    """A 63-bit seed hashed from the arguments: equal arguments give equal seeds, neighbouring ones unrelated seeds."""
     state = seed & _MASK
     for counter in counters:
         number = zlib.crc32(counter.encode()) if isinstance(counter, str) else counter

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens while they are written; and folders that one process owns."""
+"""Atomic file writes, and locks that give a folder to one process at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import BinaryIO, TextIO
 
 from npmatch.errors import NPMatchError
 
-LOCK = ".lock"  # in a folder: who holds it, or held it last
-TEMPORARY = ".tmp"  # ends the name of a file that is being written
+LOCK = ".lock"  # file in a locked folder that names the process that holds the lock, or held it last
+TEMPORARY = ".tmp"  # suffix of a file that is being written
 
-_held: set[Path] = set()  # by this process, which the operating system's lock would let in twice
+_held: set[Path] = set()  # folders locked by this process, which the operating system would let lock them again
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file's content: after a crash at any moment the old or the new one is there, whole."""
+    """Replaces a file's content; a crash at any moment leaves either the old or the new content, complete."""
     temporary = temporary_path(path)
     try:
         with open_new(temporary) as file:
@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):  # on a full disk the half-written file is in the way of the next one
+        with contextlib.suppress(OSError):  # on a full disk the partial file would take the space of the next one
             temporary.unlink()
         raise
     folder = os.open(path.parent, os.O_RDONLY)
@@ -40,22 +40,38 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def temporary_path(path: Path) -> Path:
+    """The path under which a file is written before it is renamed to `path`."""
+    return path.with_name(path.name + TEMPORARY)
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Opens a new file for writing; an existing file or link is removed first, so that no link is followed."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
+def in_utf8(name: str) -> str:
+    r"""A file name as valid UTF-8: bytes of the name that are not UTF-8 become \xNN."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def can_lock() -> bool:
-    """Whether this operating system has the locks that `locked` is made of."""
+    """Whether this operating system has the file locks that `locked` needs."""
     return find_spec("fcntl") is not None
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process is at work in a folder."""
-    if folder.resolve() in _held:  # looking at the file would end this process's own lock
+    """Whether a process holds the lock of a folder; True where the operating system has no file locks."""
+    if folder.resolve() in _held:  # closing the lock file after a test would release this process's own lock
         return True
     try:
         import fcntl
-    except ImportError:  # not on this operating system: nobody can tell
+    except ImportError:  # this operating system has no file locks
         return True
     try:
         with open(folder / LOCK, "rb") as file:
-            # Shared, and let go at once: whoever wants the folder is not kept waiting.
+            # Shared and released at once, so that a process that wants the lock is not kept waiting.
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -64,80 +80,67 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def in_utf8(name: str) -> str:
-    r"""A file's name, which may be of any bytes, for where only UTF-8 can be written: other bytes become \xNN."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
 def was_locked_by(folder: Path, owner: str) -> bool:
-    """Whether `owner` was the last to lock a folder; its lock may have ended since."""
+    """Whether `owner` was the last to lock a folder; the lock may have been released since."""
     try:
         return bool(owner) and (folder / LOCK).read_text(encoding="utf-8").rstrip().endswith(f", for {owner}")
     except OSError:
         return False
 
 
-def temporary_path(path: Path) -> Path:
-    """The name that a file bears while it is being written."""
-    return path.with_name(path.name + TEMPORARY)
-
-
-def open_new(path: Path) -> BinaryIO:
-    """A file for writing; what bore its name is removed and not written through: a link in it may lead anywhere."""
-    path.unlink(missing_ok=True)
-    return open(path, "xb")
-
-
 @contextmanager
 def locked(folder: Path, owner: str = "", inherited: bool = False) -> Iterator[int | None]:
-    """The folder is this process's alone inside; the lock ends with the process, however that ends.
+    """Locks a folder for this process, creating it if needed; the lock is released on exit or when the process ends.
 
-    `owner` is whom the process works for, where there are several processes one after another. With `inherited`, child
-    processes that are given the descriptor hold the lock as long as they live. Without locks (`can_lock`) it is None.
+    `owner` names the job that the process belongs to, for jobs of several consecutive processes. The value is the
+    descriptor of the lock file: with `inherited`, child processes that get it keep the lock for as long as they live.
+    It is None on an operating system without file locks (`can_lock`).
     """
     try:
         import fcntl
-    except ImportError:  # not on this operating system
+    except ImportError:  # this operating system has no file locks
         yield None
         return
     folder = folder.resolve()
     is_new = not folder.exists()
     path = folder / LOCK
-    refusal = (
-        f"{folder}: another process is at work in this folder{{}}; wait for it or stop it, or choose another --out"
-    )
     if folder in _held:
-        raise NPMatchError(refusal.format(" (this one)"))
+        raise _already_locked(folder, "this one")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if path.is_symlink():  # a folder from elsewhere must not make us write where it likes
+        if path.is_symlink():  # a folder from elsewhere must not redirect writes through a link
             path.unlink()
         opened = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise NPMatchError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from error
     with opened as file:
         try:
-            # A lock by lockf is not inherited, and so not prolonged, by a forked loader process; one by flock is.
+            # A lock by flock is inherited by forked worker processes, which then prolong it; one by lockf is not.
             (fcntl.flock if inherited else fcntl.lockf)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
                 raise NPMatchError(f"{path}: cannot be locked ({error.strerror}); choose a local --out") from error
             file.seek(0)
-            other = file.read().strip()
-            raise NPMatchError(refusal.format(f" ({other})" if other else "")) from None
+            raise _already_locked(folder, holder=file.read().strip()) from None
         _name_owner(file, owner)
         _held.add(folder)
         try:
             yield file.fileno()
         finally:
             _held.discard(folder)
-            if is_new and [other.name for other in folder.glob("*")] == [path.name]:  # nothing came of it
+            if is_new and [entry.name for entry in folder.glob("*")] == [path.name]:  # nothing was written
                 path.unlink()
                 folder.rmdir()
 
 
+def _already_locked(folder: Path, holder: str) -> NPMatchError:
+    """The error for a folder whose lock is held; `holder` is what its lock file says, perhaps nothing."""
+    process = f"another process is at work in this folder{f' ({holder})' if holder else ''}"
+    return NPMatchError(f"{folder}: {process}; wait for it or stop it, or choose another --out")
+
+
 def _name_owner(file: TextIO, owner: str) -> None:
-    """For whoever finds the folder locked; on a full disk the lock holds all the same, without a name."""
+    """Writes the holder into the lock file, for error messages; on a full disk the lock holds without it."""
     with contextlib.suppress(OSError):
         file.truncate(0)
         name = f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n"

@@ -1,7 +1,7 @@
-"""What flows between the rooms of the house: data → views → algorithm → prediction.
+"""The types that packages exchange: data set → batch of views → step of an algorithm → prediction.
 
 Shape letters, used everywhere: B labelled batch, U unlabelled batch, K classes, F pooled features,
-M head width, T latent samples, Q bank length, N images of a set, C H W an image.
+M head width, T latent samples, Q bank length, N images of a data set, C H W one image.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-FOREIGN = -2  # the label of an image known to be of no class; −1 is that of one not known
+FOREIGN = -2  # label of an image that is known to belong to no class; −1 means that the class is not known
 
-# The numbers that settings take. The largest are far beyond use, and small enough for the arithmetic that follows.
-PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # of steps, of images
-Size = Annotated[int, Field(gt=0, le=10**6)]  # of what is held in memory at once
+# Ranges of numeric settings. The upper bounds are far beyond any use and keep later arithmetic from overflowing.
+PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # a number of steps or of images
+Size = Annotated[int, Field(gt=0, le=10**6)]  # a number of things held in memory at once
 PositiveFloat = Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Views:
-    """How many views of each unlabelled image an algorithm asks of the streams."""
+    """Number of weak and strong views of each unlabelled image that an algorithm needs."""
 
     weak: int = 1
     strong: int = 1
@@ -35,7 +35,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Task:
-    """What an algorithm may know of the data: sizes and names, never a data set's own name."""
+    """What an algorithm may know about the data: its size and class names, but not which data set it is."""
 
     class_names: tuple[str, ...]
     num_labeled: int
@@ -43,18 +43,18 @@ class Task:
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return len(self.class_names)
 
 
 class Batch(NamedTuple):
-    """One step's views, augmented and normalised. It holds no label of an unlabelled image.
+    """The views of one step, augmented and normalised, without the labels of unlabelled images.
 
-    On several ranks the images are this rank's share of the batch, labels and positions those of all of it: features
-    come out of `Model.features` for the whole batch, and everything else follows from them.
+    On several ranks the images are the local shard of the batch, while `y` and `index` cover the whole batch:
+    `Model.features` gathers the features of the whole batch, and everything else is computed from them.
     """
 
-    x: Tensor  # B C H W, weak views of labelled images
+    x: Tensor  # B C H W, weak views of the labelled images
     y: Tensor  # B, int64
     weak: tuple[Tensor, ...]  # each U C H W
     strong: tuple[Tensor, ...]  # each U C H W, of the same images as `weak`
@@ -62,30 +62,30 @@ class Batch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step of an algorithm returns."""
+    """The result of one training step of an algorithm."""
 
-    loss: Tensor  # 0-d, the quantity to minimise
-    logs: dict[str, Tensor]  # 0-d, detached
+    loss: Tensor  # 0-d, the loss to minimise
+    logs: dict[str, Tensor]  # metrics for the log, each 0-d and detached
     pseudo: Tensor | None = None  # U, int64: pseudo-labels, for the loop's diagnostics
-    keep: Tensor | None = None  # U, bool: which of them were trusted
+    keep: Tensor | None = None  # U, bool: which pseudo-labels were trusted
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of N images, and how sure it is."""
+    """Class probabilities of N images and their uncertainty."""
 
     probs: Tensor  # N K
-    entropy: Tensor  # N, nats: uncertainty of the averaged prediction
-    disagreement: Tensor | None = None  # N, nats: mutual information between samples, if there are any
+    entropy: Tensor  # N, nats: entropy of the predictive distribution, averaged over samples
+    disagreement: Tensor | None = None  # N, nats: mutual information of class and sample; None without samples
 
     @property
     def label(self) -> Tensor:
-        """N, int64: the likeliest class."""
+        """N, int64: the most probable class."""
         return self.probs.argmax(-1)
 
     @property
     def confidence(self) -> Tensor:
-        """N: the probability of the likeliest class."""
+        """N: the probability of the most probable class."""
         return self.probs.amax(-1)
 
     def to(self, device: str | torch.device) -> Prediction:
@@ -95,7 +95,7 @@ class Prediction:
 
     @staticmethod
     def cat(parts: list[Prediction]) -> Prediction:
-        """Predictions of consecutive batches as one."""
+        """The predictions of consecutive batches, concatenated."""
         disagreements = [p.disagreement for p in parts if p.disagreement is not None]
         return Prediction(
             torch.cat([p.probs for p in parts]),
@@ -104,41 +104,41 @@ class Prediction:
         )
 
 
-Predictor = Callable[[Tensor], Prediction]  # a model, to those who only ask it
+Predictor = Callable[[Tensor], Prediction]  # predicts a batch of images, N C H W
 
 
 @dataclass
 class Dataset:
-    """Images with labels (below 0 = unlabelled), before anything is split; see data/images.py for the stores."""
+    """Training and test images with their labels, before they are split; a label below 0 means unlabelled."""
 
     name: str
     class_names: tuple[str, ...]
     train: ImageSet
     test: ImageSet | None = None
-    mean: tuple[float, ...] = (0.5,)  # of pixels in [0, 1], one per channel
+    mean: tuple[float, ...] = (0.5,)  # of pixel values in [0, 1], one per channel
     std: tuple[float, ...] = (0.5,)
 
 
 @dataclass
 class ImageSet:
-    """N images and what is known of their labels."""
+    """N images with their labels, as far as these are known."""
 
     images: ImageStore
-    labels: Tensor  # N, int64, −1 where unknown, −2 where known to be of no class: unlabelled, both
-    names: list[str] = field(default_factory=list)  # N file names, or empty where images have none
+    labels: Tensor  # N, int64; unlabelled are −1 (class unknown) and −2 (known to belong to no class)
+    names: list[str] = field(default_factory=list)  # N file names; empty if the images have none
 
     def __len__(self) -> int:
-        """N."""
+        """Number of images."""
         return len(self.labels)
 
 
 class ImageStore:
-    """N images of one size, as uint8, in memory or in files."""
+    """N images of one size as uint8, in memory or in files; npmatch.data.images has the implementations."""
 
     shape: tuple[int, int, int]  # C H W
 
     def __len__(self) -> int:
-        """N."""
+        """Number of images."""
         raise NotImplementedError
 
     def take(self, index: Tensor) -> Tensor:
