@@ -28,7 +28,7 @@ from npmatch.user_code import refuse_code
             "unknown augmentation policy 'natura'; did you mean 'natural'",
         ),
         (["train", "digits-40", "data.labels=3"], "labels"),
-        (["train", "digits-40", "data.split=."], "npmatch: .: a folder; name a split's file, as a run has one"),
+        (["train", "digits-40", "data.split=."], "npmatch: .: a folder; name a split's file, for example"),
         (["train", "digits-40", "training.iterations=0"], "training.iterations=0: must be greater than 0"),
         (["train", "digits-40", "algorithm.width=-1"], "algorithm.width=-1: must be greater than 0"),
         (["train", "digits-40", "cifar10-40"], "one recipe at a time"),

@@ -160,7 +160,7 @@ def test_a_csv_whose_files_are_gone(photos):
     table.write_text("path,label\nlabeled/cat/0.png,cat\n")
     assert "1 class(es)" in check(table).faults[0]
     table.write_text("file\nx\n")
-    with pytest.raises(NPMatchError, match="wanted are path,label"):
+    with pytest.raises(NPMatchError, match="it must name path,label"):
         check(table)
 
 

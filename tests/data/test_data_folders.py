@@ -134,7 +134,7 @@ def test_class_folders_that_lie_where_other_programs_want_them(folder: Path) -> 
     shutil.rmtree(folder / "labeled")
     said = error_for(folder)
     assert f"{folder / 'labeled'}: no such folder" in said
-    assert "move the folders of the classes into it, if 'cat' is one" in said
+    assert "move the class folders into it, if 'cat' is one" in said
 
 
 def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_from_a_configuration(add_source: AddSource, tmp_path: Path, write_image
     [
         ({"foreign_share": 1.0}, r"data\.foreign_share=1\.0: give a share of at least 0 and below 1"),
         ({"foreign_share": -0.1}, r"data\.foreign_share=-0\.1: give a share"),
-        ({"foreign": None}, r"data\.foreign_share=0\.5: name their source too"),
+        ({"foreign": None}, r"data\.foreign_share=0\.5: name their source as well"),
         (
             {"foreign_share": 0.8},
             r"data\.foreign_share=0\.8: takes 5748 images of noise, which has 3000; give 0\.676 or",

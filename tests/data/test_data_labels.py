@@ -45,7 +45,7 @@ def test_a_table_as_a_spreadsheet_saves_it_is_read(tmp_path):
 def test_a_table_without_the_columns_is_refused(tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text("file,class\na.png,cat\n")
-    with pytest.raises(NPMatchError, match=r"names the columns file,class; wanted are path,label"):
+    with pytest.raises(NPMatchError, match=r"names the columns file,class; it must name path,label"):
         list(read_label_table(table))
     with pytest.raises(NPMatchError, match="cannot be read"):
         list(read_label_table(tmp_path / "none.csv"))

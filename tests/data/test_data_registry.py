@@ -106,10 +106,10 @@ def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (lambda root: [1, 2], "returned list where an npmatch.Dataset was wanted"),
+        (lambda root: [1, 2], "returned list, but must return an npmatch.Dataset"),
         (lambda root: make(labels=torch.tensor([0.0, 1, -1])), "labels must be int64"),
         (lambda root: make(labels=torch.tensor([0, 1])), "3 images and 2 labels"),
-        (lambda root: make(labels=torch.tensor([0, 1, 2])), "labels from 0 to 2; wanted 0 to 1, or −1"),
+        (lambda root: make(labels=torch.tensor([0, 1, 2])), "labels from 0 to 2; valid are 0 to 1, and −1"),
         (lambda root: make(labels=torch.tensor([0, 1, -2])), "labels from -2 to 1"),
         (lambda root: make(names=("a",)), "class_names has 1 names"),
         (lambda root: Dataset("mine", ("a", "b"), ImageSet([[0]], torch.tensor([0]))), "N C H W .*, not list"),

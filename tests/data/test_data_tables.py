@@ -93,8 +93,8 @@ def test_the_split_column(folder: Path) -> None:
 
 def test_wrong_columns(folder: Path) -> None:
     said = error_for(folder, "file,class\nimages/a.png,cat\n")
-    assert "columns file,class; wanted are path,label" in said
-    assert "columns path|label; wanted" in error_for(folder, "path|label\nimages/a.png|cat\n")
+    assert "columns file,class; it must name path,label" in said
+    assert "columns path|label; it must" in error_for(folder, "path|label\nimages/a.png|cat\n")
     assert "columns (none)" in error_for(folder, "")
 
 
@@ -112,7 +112,7 @@ def test_rows_that_cannot_be_used(folder: Path) -> None:
 
 def test_a_table_of_files_that_are_elsewhere(folder: Path) -> None:
     said = error_for(folder, GOOD.replace("images/", "photos/images/"))
-    assert "of its 3 files none is there: paths are relative to the folder of the table" in said
+    assert "none of its 3 files exists: paths must be relative to the folder of the table" in said
     assert f"line 2: {folder / 'photos/images/b.png'}: no such file" in said
 
 

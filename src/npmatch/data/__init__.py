@@ -1,22 +1,22 @@
 """Images and labels: sources → split → streams.
 
-    dataset = load_dataset("cifar10", Path("data"))  # or, of a whole DataConfig, load_configured(config)
+    dataset = load_dataset("cifar10", Path("data"))  # or load_configured(config), for a DataConfig
     split = make_split(dataset, labels=250, seed=0)
     sampler = Sampler(0, len(split.labeled), len(split.unlabeled), batch_labeled=64, batch_unlabeled=448)
     for batch in make_stream(dataset, split, sampler, "cuda").batches(0, 1000):
         ...
 
-A data set of your own is a function that takes the folder given as `--data` (None if there was none) and
-returns a `Dataset`; images without a label have the label −1 (−2 marks the foreign images that `data.foreign` mixes
-into it; see foreign.py):
+To use your own data set, write a function that takes the folder given as `--data` (None without it) and returns a
+`Dataset`. Unlabelled images have the label −1. (The label −2 is reserved for the foreign images that `data.foreign`
+mixes in; see foreign.py.)
 
     def load(root: Path) -> Dataset:
         x, y = np.load(root / "x.npy"), np.load(root / "y.npy")  # uint8 N C H W, int64 N
         images = ArrayImages(torch.from_numpy(x))
         return Dataset("mine", ("cat", "dog"), ImageSet(images, torch.from_numpy(y)))
 
-Name it on the command line as `package.module:load`; nothing has to be registered. `FileImages(paths, size)`
-decodes images from files when they are needed instead.
+Name it on the command line as `package.module:load`; nothing has to be registered. To decode images from files when
+they are needed, use `FileImages(paths, size)` in place of `ArrayImages`.
 """
 
 from npmatch.data.foreign import mix_foreign

@@ -1,4 +1,4 @@
-"""What a data set and its split are, in a few lines: written beside a run, so that a resumed one can tell a change."""
+"""Compact descriptions of a data set and its split, by which a resumed run or another rank detects a change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from npmatch.types import Dataset, ImageSet, ImageStore
 if TYPE_CHECKING:
     from npmatch.data.split import Split  # which imports this module
 
-FILES, IMAGES = 4096, 256  # looked at, evenly spaced: all of a small set, and no minutes for a large one
+FILES, IMAGES = 4096, 256  # sampled at even distances: all of a small set, and quick for a large one
 
 
 def dataset_fingerprint(dataset: Dataset) -> str:
-    """Changes with the number of training images, their labels and names, and the classes."""
+    """Hash of what a split depends on: the number of training images, their labels and names, and the class names."""
     train = dataset.train
     digest = hashlib.sha256(json.dumps([len(train), dataset.class_names, train.names]).encode())
     digest.update(train.labels.cpu().numpy().astype("<i8").tobytes())
@@ -30,30 +30,34 @@ def dataset_fingerprint(dataset: Dataset) -> str:
 
 
 def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
-    """Sizes and names as they are, long things as digests; of files their sizes, of images in memory their pixels."""
-    found = {
+    """The content of data.json: sizes and class names as they are, labels, file names, pixels and split as hashes.
+
+    For images in files the file sizes are hashed in place of pixels.
+    """
+    parts = {
         "classes": list(dataset.class_names),
         "shape": list(dataset.train.images.shape),
         **_describe_set(dataset.train, split.left_out),
         **{f"test {key}": value for key, value in _describe_set(dataset.test, split.left_out_test).items()},
     }
-    chosen = [split.labeled.tolist(), split.validation.tolist(), split.include_labeled]
-    return {**found, "split": _digest(json.dumps(chosen).encode())}
+    positions = [split.labeled.tolist(), split.validation.tolist(), split.include_labeled]
+    return {**parts, "split": _digest(json.dumps(positions).encode())}
 
 
 def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """'images: 10 → 12' for every part that differs; of digests only that they do."""
+    """One text for each part that differs: 'images: 10 → 12' or, for hashes, 'labels changed'."""
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     short = {"images", "test images", "classes", "shape"}
     return [f"{key}: {old.get(key)} → {new.get(key)}" if key in short else f"{key} changed" for key in changed]
 
 
-def check_same_on_all_ranks(mine: Mapping[str, Any]) -> None:
-    """Ranks that have other data than the first would train, or be measured, on a mixture of both."""
-    for number, other in enumerate(described := all_gather_object(dict(mine))):
-        if changed := list_changes(described[0], other):
+def check_same_on_all_ranks(description: Mapping[str, Any]) -> None:
+    """Raises an error if the ranks have different data: they would train, or evaluate, on a mixture."""
+    descriptions = all_gather_object(dict(description))
+    for rank, other in enumerate(descriptions):
+        if changed := list_changes(descriptions[0], other):
             raise NPMatchError(
-                f"rank {number} has other data than the first rank ({'; '.join(changed)}); give every machine the same"
+                f"rank {rank} has other data than the first rank ({'; '.join(changed)}); give every machine the same"
             )
 
 
@@ -69,14 +73,15 @@ def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, An
 
 
 def _sample(images: ImageStore, left_out: torch.Tensor) -> bytes:
+    """File sizes or pixels of some images; images in memory at `left_out` are skipped."""
     if isinstance(images, FileImages):
         return json.dumps([_size(images.path(i)) for i in _spread(len(images), FILES).tolist()]).encode()
-    looked_at = _spread(len(images), IMAGES)
-    return images.take(looked_at[~torch.isin(looked_at, left_out)]).cpu().numpy().tobytes()
+    sampled = _spread(len(images), IMAGES)
+    return images.take(sampled[~torch.isin(sampled, left_out)]).cpu().numpy().tobytes()
 
 
 def _spread(length: int, wanted: int) -> torch.Tensor:
-    """At most `wanted` positions below `length`, evenly spaced."""
+    """At most `wanted` evenly spaced positions below `length`."""
     number = min(length, wanted)
     return torch.arange(number) * length // max(number, 1)
 
@@ -85,7 +90,7 @@ def _size(path: os.PathLike[str]) -> int:
     try:
         return os.stat(path).st_size
     except OSError:
-        return -1  # whoever reads the file says what is wrong with it
+        return -1  # reading the file later gives the error
 
 
 def _digest(content: bytes) -> str:

@@ -1,6 +1,7 @@
-"""Images of no known class among the unlabelled ones, as there are in any set that nobody has looked through.
+"""Foreign images: images that belong to no known class, mixed into the unlabelled set.
 
-They come from another source and get the label −2, which the log's diagnostics read and nothing that trains does.
+An unlabelled set that nobody has sorted contains such images. Here they come from another source and get the label −2,
+which only the diagnostics in the log read; training never does.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore
 
 
 def load_with_foreign(config: DataConfig, listing: Listing | None = None) -> Dataset:
-    """The data set a configuration names, with foreign images among its own where it asks for them."""
+    """Loads the data set that a configuration names, and mixes in the foreign images it asks for."""
     share, name = config.foreign_share, config.foreign
     if not 0 <= share < 1:
         raise NPMatchError(f"data.foreign_share={share}: give a share of at least 0 and below 1")
     if share and name is None:
-        raise NPMatchError(f"data.foreign_share={share}: name their source too, for example data.foreign=svhn")
+        raise NPMatchError(f"data.foreign_share={share}: name their source as well, for example data.foreign=svhn")
     dataset = load_dataset(config.source, _path(config.root), config.image_size, config.check, listing)
     if not share or name is None:
         return dataset
-    in_files = name in SOURCES and SOURCES[name].size is not None  # and so of any size
-    side = dataset.train.images.shape[-1] if in_files else None
+    is_scalable = name in SOURCES and SOURCES[name].size is not None  # images from files can have any size
+    side = dataset.train.images.shape[-1] if is_scalable else None
     try:
         foreign = load_dataset(name, _path(config.foreign_root), side)
-    except NPMatchError as error:  # which may speak of --data
+    except NPMatchError as error:  # its message may name --data, which does not apply here
         raise NPMatchError(f"data.foreign={name}, whose folder is data.foreign_root: {error}") from error
     return mix_foreign(dataset, foreign, share)
 
 
 def mix_foreign(dataset: Dataset, foreign: Dataset, share: float) -> Dataset:
-    """`dataset` with training images of `foreign` behind its own, which are then `share` of them all."""
+    """Appends training images of `foreign` to those of `dataset`, so that they are `share` of all training images."""
     _check(dataset, foreign)
     own, other = dataset.train, foreign.train
     count = round(share / (1 - share) * len(own))
@@ -51,7 +52,7 @@ def mix_foreign(dataset: Dataset, foreign: Dataset, share: float) -> Dataset:
             f"data.foreign_share={share}: takes {count} images of {foreign.name}, which has {len(other)}; "
             f"give {most} or less"
         )
-    # The same draw for every seed, so that one run's split fits all the others; a larger share contains a smaller one.
+    # The same images for every seed, so that the split of one run fits all others; a larger share contains a smaller.
     order = torch.randperm(len(other), generator=torch.Generator().manual_seed(mix(0, "foreign")))
     chosen = order[:count]
     labels = torch.cat([own.labels, torch.full((count,), FOREIGN)])
@@ -61,7 +62,7 @@ def mix_foreign(dataset: Dataset, foreign: Dataset, share: float) -> Dataset:
 
 
 def _join(own: ImageStore, other: ImageStore, chosen: Tensor) -> ImageStore:
-    """All of `own`, then `chosen` of `other`; in memory where both are."""
+    """All images of `own`, followed by the images of `other` at `chosen`; in memory if both stores are."""
     if isinstance(own, ArrayImages) and isinstance(other, ArrayImages):
         return ArrayImages(torch.cat([own.pixels, other.take(chosen)]))
     return JoinedImages(own, SelectedImages(other, chosen))
@@ -75,10 +76,10 @@ def _check(dataset: Dataset, foreign: Dataset) -> None:
             f"data.foreign: the images of {foreign.name} are {shapes[0]}, those of {dataset.name} {shapes[1]}; "
             "choose a source of the same shape"
         )
-    if torch.equal(own.take(torch.tensor([0])), other.take(torch.tensor([0]))):  # one folder was meant for both
+    if torch.equal(own.take(torch.tensor([0])), other.take(torch.tensor([0]))):  # the same folder was used for both
         raise NPMatchError(
-            f"data.foreign: the images of {foreign.name} are those of {dataset.name}; name their own folder as "
-            "data.foreign_root"
+            f"data.foreign: the images of {foreign.name} are those of {dataset.name}; name the folder of the foreign "
+            "images as data.foreign_root"
         )
 
 

@@ -1,4 +1,7 @@
-"""Labels that people gave after a data set was made: a table of path,label laid over the labels it has of its own."""
+"""Label tables: CSV files with the columns path,label, whose labels replace those of a data set.
+
+People add such labels after the data set was made, and `data.given_labels` names the table.
+"""
 
 from __future__ import annotations
 
@@ -16,54 +19,54 @@ from npmatch.data.config import DataConfig
 from npmatch.data.foreign import load_with_foreign
 from npmatch.data.images import FileImages, JoinedImages
 from npmatch.data.sources.listing import Listing
-from npmatch.data.sources.tables import WANTED, read_rows
+from npmatch.data.sources.tables import REQUIRED_COLUMNS, read_rows
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.types import Dataset, ImageSet
 
 
 class LabelRow(NamedTuple):
-    """One image and what somebody says it is."""
+    """One row of a label table."""
 
-    where: str  # the file and the line, for messages
+    where: str  # file and line, for error messages
     path: str
     label: str
 
 
 def load_configured(config: DataConfig, listing: Listing | None = None) -> Dataset:
-    """The data set a configuration names, with the labels that people have given since over its own.
+    """Loads the data set that a configuration names, with its foreign images and its label table.
 
-    With `listing`, a folder or a CSV is taken as it was listed before.
+    With `listing`, a folder or a CSV is not listed again.
     """
     dataset = load_with_foreign(config, listing)
     return dataset if config.given_labels is None else apply_label_table(dataset, Path(config.given_labels))
 
 
 def image_name(images: ImageSet, position: int) -> str:
-    """What an image is called: its file's name, or `#` and its position where images have none."""
+    """The name of an image: its file name, or `#` and its position for images without file names."""
     return images.names[position] if images.names else f"#{position}"
 
 
 def positions_by_name(images: ImageSet) -> dict[str, int]:
-    """Every image's name and where it is."""
+    """The position of every image by its name."""
     return {image_name(images, position): position for position in range(len(images))}
 
 
 def read_label_table(table: Path) -> Iterator[LabelRow]:
-    """The rows of a table, names to the letter: spaces, quotes, newlines and a leading = are part of them."""
-    for line, cells in read_rows(table, to_the_letter=True):
+    """The rows of a label table; spaces, quotes, newlines and a leading = in a name are kept."""
+    for line, cells in read_rows(table, verbatim=True):
         yield LabelRow(f"{table}, line {line}", cells["path"], cells["label"])
 
 
 def encode_label_table(labels: Mapping[str, str]) -> bytes:
-    """The table that `read_label_table` reads."""
+    """The content of the label table that `read_label_table` reads; `labels` maps image names to class names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerows([WANTED, *labels.items()])
+    writer.writerows([REQUIRED_COLUMNS, *labels.items()])
     return text.getvalue().encode(errors="surrogateescape")
 
 
 def class_index(label: str, class_names: tuple[str, ...], where: str) -> int:
-    """A class by its name, or one line that says where there is no such class."""
+    """The index of class `label`; an unknown class is an error that begins with `where`."""
     if label not in class_names:
         unknown = NoSuchChoiceError("class", label, list(class_names))
         raise NPMatchError(f"{where}: {unknown} (a new class needs a new run, without --resume-from)")
@@ -71,22 +74,23 @@ def class_index(label: str, class_names: tuple[str, ...], where: str) -> int:
 
 
 def apply_label_table(dataset: Dataset, table: Path) -> Dataset:
-    """`dataset` with the labels of a table; images it does not have, named by absolute paths, join its training set."""
-    place, labels, outside = positions_by_name(dataset.train), dataset.train.labels.clone(), {}
+    """Replaces labels of the training set by those of a table; images named by other absolute paths are appended."""
+    positions, labels = positions_by_name(dataset.train), dataset.train.labels.clone()
+    outside: dict[str, int] = {}
     for row in read_label_table(table):
-        number = class_index(row.label, dataset.class_names, row.where)
-        if row.path in place:
-            labels[place[row.path]] = number
+        label = class_index(row.label, dataset.class_names, row.where)
+        if row.path in positions:
+            labels[positions[row.path]] = label
         elif os.path.isabs(row.path):
-            outside[row.path] = number
+            outside[row.path] = label
         else:
             raise NPMatchError(f"{row.where}: the data has no image '{row.path}'; use the data the label was given for")
     train = replace(dataset.train, labels=labels)
-    return replace(dataset, train=_with_files(train, outside) if outside else train)
+    return replace(dataset, train=_append_files(train, outside) if outside else train)
 
 
-def _with_files(train: ImageSet, files: Mapping[str, int]) -> ImageSet:
-    """A training set with images of other folders behind its own, in the order they were labelled."""
+def _append_files(train: ImageSet, files: Mapping[str, int]) -> ImageSet:
+    """Appends files from other folders, given with their labels, to a training set."""
     channels, side, _ = train.images.shape
     return ImageSet(
         JoinedImages(train.images, FileImages(list(files), side, channels)),

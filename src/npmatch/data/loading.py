@@ -1,4 +1,4 @@
-"""Images fetched by worker processes, in order, and no more of them at a time than a few batches."""
+"""Images loaded by worker processes: in order, a few batches ahead, and copied to the GPU ahead of their use."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 def default_workers() -> int:
-    """Where nobody says how many: one for each core that is this rank's, up to what a GPU's appetite can use."""
+    """Default number of worker processes: the cores of this machine per local rank, at most 16."""
     return min(max(_cores() // local_world_size(), 1), 16)
 
 
 def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
-    """`fetch(key)` for each key, computed ahead by at most `workers` processes; 0 computes here."""
+    """`fetch(key)` for each key in order, computed ahead by at most `workers` processes; with 0, in this process."""
     workers = min(workers, _cores())
-    # Nothing is pinned here: the loader would do it in a thread, which a step that is being captured does not survive.
-    loader: DataLoader[Any] = DataLoader(_Fetched(fetch), batch_size=None, sampler=keys, num_workers=workers)
+    # No pin_memory: the loader pins in a thread, which breaks the capture of a CUDA graph at the same time.
+    loader: DataLoader[Any] = DataLoader(_FetchDataset(fetch), batch_size=None, sampler=keys, num_workers=workers)
     for item in loader:
         if isinstance(item, NPMatchError):
             raise item
@@ -42,9 +42,10 @@ def iterate_images(
     workers: int = 2,
     share: Share = Share(),  # noqa: B008 - frozen
 ) -> Iterator[Tensor]:
-    """All images in order, uint8 n C H W, n = batch_size but for the last; memory does not grow with N.
+    """All images in order in batches of uint8, n C H W; memory does not grow with the number of images.
 
-    Ranks take turns: `share` says whose batches these are.
+    n is `batch_size`, except in the last batch. Of several ranks, each takes every world-size-th batch: `share` says
+    which ones.
     """
     starts = range(0, len(store), batch_size)[share.rank :: share.world]
     return _iterate_batches(store, range(len(store)), batch_size, starts, workers)
@@ -53,25 +54,25 @@ def iterate_images(
 def iterate_selected(
     store: ImageStore, index: Sequence[int] | Tensor, batch_size: int, workers: int
 ) -> Iterator[Tensor]:
-    """The images at `index`, in that order, uint8 n C H W."""
+    """The images at `index`, in that order, in batches of uint8, n C H W."""
     return _iterate_batches(store, index, batch_size, range(0, len(index), batch_size), workers)
 
 
 def _iterate_batches(
     store: ImageStore, index: Sequence[int] | Tensor, batch_size: int, starts: range, workers: int
 ) -> Iterator[Tensor]:
-    if isinstance(store, ArrayImages):  # nothing to decode, so another process would only add a copy
+    if isinstance(store, ArrayImages):  # nothing is decoded, so another process would only add a copy
         workers = 0
     return fetch_in_order(_TakeBatch(store, index, batch_size), starts, min(workers, len(starts)))
 
 
 def _cores() -> int:
-    """How many this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _TakeBatch:
-    """A class and not a closure, because workers may be started by pickling."""
+    """Takes the batch that begins at `start`; a class because workers may get it by pickling, unlike a closure."""
 
     def __init__(self, store: ImageStore, index: Sequence[int] | Tensor, batch_size: int) -> None:
         self.store, self.index, self.batch_size = store, index, batch_size
@@ -80,8 +81,8 @@ class _TakeBatch:
         return self.store.take(torch.as_tensor(self.index[start : start + self.batch_size]))
 
 
-class _Fetched(MapDataset[T | NPMatchError], Generic[T]):
-    """Hands a user's error over as an item, which the loader would otherwise wrap in a worker's traceback."""
+class _FetchDataset(MapDataset[T | NPMatchError], Generic[T]):
+    """`fetch` as a map-style data set; returns an NPMatchError as an item, as raising it adds a worker's traceback."""
 
     def __init__(self, fetch: Callable[[int], T]) -> None:
         self.fetch = fetch
@@ -95,62 +96,61 @@ class _Fetched(MapDataset[T | NPMatchError], Generic[T]):
 
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])  # a NamedTuple of tensors
 
-SLOTS = (
-    4  # batches under way at a time: one whose copy was begun early, one handed out, two that steps still compute on
-)
+# Batches in flight: one whose copy has been started, one handed out, and two that steps still compute on.
+SLOTS = 4
 
 
 def copy_ahead(batches: Iterable[Parts], device: torch.device) -> Iterator[Parts]:
-    """The same batches on a GPU; the copy of each was begun before the one before it was handed out.
+    """The same batches on a GPU; the copy of each batch is started before the previous batch is handed out.
 
-    A batch may be used on the stream that was current when it was handed out, for as long as it is held.
+    A batch may be used, for as long as it is kept, on the CUDA stream that was current when it was handed out.
     """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    begun: _Slot[Parts] | None = None
+    previous: _Slot[Parts] | None = None
     for batch, slot in zip(batches, cycle([_Slot[Parts](device, stream) for _ in range(SLOTS)]), strict=False):
-        slot.begin(batch)
-        if begun is not None:
-            yield begun.hand_out()
-            begun.free()
-        begun = slot
-    if begun is not None:
-        yield begun.hand_out()
+        slot.start_copy(batch)
+        if previous is not None:
+            yield previous.hand_out()
+            previous.free()
+        previous = slot
+    if previous is not None:
+        yield previous.hand_out()
 
 
 class _Slot(Generic[Parts]):
-    """A pinned buffer, the device's copy of what lies in it, and the events that say when each may be touched."""
+    """A pinned buffer, its copy on the device, and the CUDA events after which each may be overwritten or read."""
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
         self.device, self.stream = device, stream
         self.pinned: Parts | None = None
         self.copy: Parts | None = None
         self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        # Waiting sleeps instead of spinning: the core is wanted for decoding.
+        # blocking: the host sleeps while it waits, as spinning would take a core from the decoding processes.
         self.used = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
-    def begin(self, batch: Parts) -> None:
-        """Starts the copy of a batch, once the step on this slot's last one is done: so the host runs not too far."""
-        self.used.synchronize()  # at once where the slot was never used
+    def start_copy(self, batch: Parts) -> None:
+        """Starts the copy of a batch once the step on this slot's last one is done, which limits the host's lead."""
+        self.used.synchronize()  # returns at once if the slot was never used
         if self.pinned is None:
             self.pinned = _rebuilt(batch, [torch.empty_like(part, pin_memory=True) for part in batch])
-        for mine, part in zip(self.pinned, batch, strict=True):
-            mine.copy_(part)
+        for buffer, part in zip(self.pinned, batch, strict=True):
+            buffer.copy_(part)
         with torch.cuda.stream(self.stream):
             self.copy = _rebuilt(batch, [part.to(self.device, non_blocking=True) for part in self.pinned])
             self.copied.record()
 
     def hand_out(self) -> Parts:
-        """The batch on the device, for the current stream."""
+        """The batch on the device, for use on the current CUDA stream."""
         assert self.copy is not None
         current = torch.cuda.current_stream(self.device)
         current.wait_event(self.copied)
         batch, self.copy = self.copy, None
         for part in batch:
-            part.record_stream(current)  # made on the other stream: its memory stays until this one is past it
+            part.record_stream(current)  # allocated on the copy stream: keeps its memory until this stream has used it
         return batch
 
     def free(self) -> None:
-        """Said when the step on the batch lies on the current stream."""
+        """Marks the batch as used once the work queued so far on the current CUDA stream is done."""
         self.used.record(torch.cuda.current_stream(self.device))
 
 

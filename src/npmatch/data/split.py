@@ -1,4 +1,4 @@
-"""Which training images are labelled, unlabelled, or kept for validation: chosen by a seed, then saved."""
+"""The split of the training images into labelled, unlabelled and validation images: drawn by a seed, then saved."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from npmatch.types import Dataset, ImageSet
 PARTS = ("labeled", "unlabeled", "validation")
 
 
-def _none() -> Tensor:
+def _empty() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Indices into `dataset.train`, each sorted, int64."""
+    """Positions in `dataset.train` of labelled, unlabelled and validation images, each sorted, int64."""
 
     labeled: Tensor
-    unlabeled: Tensor  # follows from the others: all images less validation, those left out, perhaps the labelled
+    unlabeled: Tensor  # all other images; includes the labelled ones if `include_labeled`
     validation: Tensor
     seed: int
-    fingerprint: str  # of the data set it was made for
+    fingerprint: str  # `dataset_fingerprint` of the data set that the split was made for
     include_labeled: bool = True
-    left_out: Tensor = field(default_factory=_none)  # cannot or must not be used: broken files, copies of test images
-    left_out_test: Tensor = field(default_factory=_none)  # likewise, but indices into `dataset.test`
+    left_out: Tensor = field(default_factory=_empty)  # in no part: broken files, copies of test images
+    left_out_test: Tensor = field(default_factory=_empty)  # the same for the test set: positions in `dataset.test`
 
     def save(self, path: str | Path) -> None:
-        """JSON; the unlabelled indices are left out, so the file stays small."""
+        """Writes the split as JSON, without the unlabelled positions, which follow from the others."""
         counts = {
             "images": _num_images(self),
             "labeled": len(self.labeled),
@@ -63,20 +63,21 @@ class Split:
 
     @staticmethod
     def load(path: str | Path, dataset: Dataset | None = None) -> Split:
-        """The saved split; given the data set, an error where it is not the one the split was made for."""
+        """Reads a saved split; with `dataset`, a split that was made for other data is an error."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            content = {"left_out": [], "left_out_test": [], **content}  # which older files do not have
+            content = {"left_out": [], "left_out_test": [], **content}  # missing in older files
             labeled, validation, left_out, left_out_test = (
                 _positions(content, part) for part in ("labeled", "validation", "left_out", "left_out_test")
             )
-            seed, print_, include_labeled = content["seed"], content["fingerprint"], bool(content["include_labeled"])
-            unlabeled = _others(content["counts"]["images"], labeled, validation, left_out, include_labeled)
-            split = Split(labeled, unlabeled, validation, seed, print_, include_labeled, left_out, left_out_test)
+            include_labeled = bool(content["include_labeled"])
+            unlabeled = _unlabeled(content["counts"]["images"], labeled, validation, left_out, include_labeled)
+            seed, fingerprint = content["seed"], content["fingerprint"]
+            split = Split(labeled, unlabeled, validation, seed, fingerprint, include_labeled, left_out, left_out_test)
         except FileNotFoundError as error:
             raise NPMatchError(f"{path}: no such file") from error
         except IsADirectoryError as error:
-            raise NPMatchError(f"{path}: a folder; name a split's file, as a run has one: RUN/split.json") from error
+            raise NPMatchError(f"{path}: a folder; name a split's file, for example RUN/split.json") from error
         except OSError as error:
             raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
@@ -84,27 +85,27 @@ class Split:
         if dataset is not None and not _fits(split, dataset):
             before, now = _num_images(split), len(dataset.train)
             counts = f"{before} training images, here are {now}"
-            what = counts if before != now else "labels, classes or file names differ"
+            difference = counts if before != now else "labels, classes or file names differ"
             raise NPMatchError(
-                f"{path}: this split was made for other data: {what}; use the data it was made for, or make a new "
-                "split by training anew"
+                f"{path}: this split was made for other data: {difference}; use the data it was made for, or make a "
+                "new split by training anew"
             )
         return split
 
 
 def _positions(content: Mapping[str, Any], part: str) -> Tensor:
-    """A part of a saved split; a ValueError where it is no list of positions, each once."""
-    found = content[part]
-    if any(type(position) is not int or position < 0 for position in found) or len(set(found)) < len(found):
+    """A part of a saved split; a ValueError if it is not a list of distinct positions."""
+    positions = content[part]
+    if any(type(one) is not int or one < 0 for one in positions) or len(set(positions)) < len(positions):
         raise ValueError(f"{part} must be positions of images, each once")
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(positions, dtype=torch.int64)
 
 
 def _fits(split: Split, dataset: Dataset) -> bool:
-    """Whether a split was made for these images, and names no other."""
-    tested = 0 if dataset.test is None else len(dataset.test)
-    within = len(split.left_out_test) == 0 or int(split.left_out_test.max()) < tested
-    return split.fingerprint == dataset_fingerprint(dataset) and _num_images(split) == len(dataset.train) and within
+    """Whether a split was made for `dataset` and all its positions are valid in it."""
+    num_test = 0 if dataset.test is None else len(dataset.test)
+    is_valid = len(split.left_out_test) == 0 or int(split.left_out_test.max()) < num_test
+    return split.fingerprint == dataset_fingerprint(dataset) and _num_images(split) == len(dataset.train) and is_valid
 
 
 def make_split(
@@ -115,20 +116,21 @@ def make_split(
     include_labeled: bool = True,
     left_out: Tensor | None = None,
 ) -> Split:
-    """`labels` labelled images in all, as many of each class; None takes every one that has a label.
+    """Draws a split with `labels` labelled images, equally many of each class; None takes all images with a label.
 
-    `validation` is what to keep out of training: below 1 the share of each class's images not chosen (or, with None, of
-    all its labelled images), from 2 on a number of images in all, spread over the classes as those images are. The
-    unlabelled set is every other image, the labelled included unless told. Images `left_out` are in none of them.
+    `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
+    were not drawn or, if `labels` is None, of all its images with a label. From 2 on it is a number of images, spread
+    over the classes in proportion. The unlabelled set has all other images, and the labelled ones if `include_labeled`.
+    Images at `left_out` are in no part.
     """
-    left_out = _none() if left_out is None else left_out
-    if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 might be meant as all
+    left_out = _empty() if left_out is None else left_out
+    if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 could mean one image or all
         raise NPMatchError(
             f"validation={validation}: give a share of at least 0 and below 1, or a number of images from 2 on"
         )
     rng = np.random.default_rng(mix(seed, "split"))
-    # Each class is shuffled once. Labelled images come from the front and validation images from the back, so
-    # that at one seed a larger label set contains the smaller one.
+    # Each class is shuffled once. Labelled images come from the front and validation images from the back, so that
+    # for the same seed a larger label set contains the smaller one.
     members = [rng.permutation(images) for images in _members_by_class(dataset, left_out)]
     wanted = _labels_per_class(labels, len(members), rng)
     for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
@@ -141,13 +143,13 @@ def make_split(
     validation_index = _sorted([images[end:] for images, end in zip(members, ends, strict=True)])
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
-    unlabeled = _others(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
-    made_for = dataset_fingerprint(dataset)
-    return Split(labeled_index, unlabeled, validation_index, seed, made_for, include_labeled, left_out)
+    unlabeled = _unlabeled(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
+    fingerprint = dataset_fingerprint(dataset)
+    return Split(labeled_index, unlabeled, validation_index, seed, fingerprint, include_labeled, left_out)
 
 
 def leave_out(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
-    """`split` less the images at `left_out` of its training set and `left_out_test` of its test set."""
+    """`split` without the training images at `left_out` and the test images at `left_out_test`."""
     out = torch.unique(torch.cat([split.left_out, left_out]))
     out_test = torch.unique(torch.cat([split.left_out_test, left_out_test]))
     kept = {name: part[~torch.isin(part, out)] for name, part in vars(split).items() if name in PARTS}
@@ -155,16 +157,16 @@ def leave_out(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
 
 
 def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split:
-    """`split` with the images at `positions` among its labelled ones; `dataset` may have more images behind its own."""
+    """`split` with the images at `positions` labelled too; `dataset` may have new images at its end."""
     if held_out := set(positions.tolist()) & set(split.validation.tolist()):
-        raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation; it takes no label")
+        raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation and cannot be labelled")
     labeled = torch.unique(torch.cat([split.labeled, positions[~torch.isin(positions, split.left_out)]]))
-    unlabeled = _others(len(dataset.train), labeled, split.validation, split.left_out, split.include_labeled)
+    unlabeled = _unlabeled(len(dataset.train), labeled, split.validation, split.left_out, split.include_labeled)
     return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=dataset_fingerprint(dataset))
 
 
 def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np.int64]]:
-    """The images of each class that have its label, in order."""
+    """For each class, the positions of the images with its label."""
     labels = dataset.train.labels.cpu().numpy().copy()
     labels[left_out.numpy()] = -1
     order = np.argsort(labels, kind="stable")
@@ -173,7 +175,7 @@ def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np
 
 
 def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator) -> list[int]:
-    """Equal counts, the remainder to classes drawn at random; with None, at least one of each."""
+    """Number of labelled images of each class: equal, the remainder to random classes; with None, one (the minimum)."""
     if labels is None:
         return [1] * classes
     if labels < classes:
@@ -183,7 +185,7 @@ def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator
 
 
 def _held_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
-    """How many images of each class are held out; never one of the `wanted` that training needs."""
+    """Number of validation images of each class; at least `wanted` images of each class are left for training."""
     free = [size - need for size, need in zip(sizes, wanted, strict=True)]
     if validation < 1:
         pools = sizes if count_all else free
@@ -196,8 +198,8 @@ def _held_per_class(sizes: list[int], wanted: list[int], validation: float, coun
         raise NPMatchError(
             f"validation={total}: only {sum(free)} labelled images are left for it; hold out no more, or label more"
         )
-    # In proportion to the classes, because held-out images must resemble what will be predicted: whole parts first,
-    # then one each to the largest remainders. No class can be asked for more than it has, as total ≤ sum(free).
+    # In proportion to the classes, because held-out images must resemble the images that will be predicted: first the
+    # whole parts, then one each to the largest remainders. As total ≤ sum(free), no class gives more than it has.
     exact = [total * left / sum(free) for left in free]
     held = [int(share) for share in exact]
     by_remainder = sorted(range(len(free)), key=lambda k: held[k] - exact[k])
@@ -206,13 +208,13 @@ def _held_per_class(sizes: list[int], wanted: list[int], validation: float, coun
     return held
 
 
-def _others(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
-    """The unlabelled set."""
-    keep = torch.ones(images, dtype=torch.bool)
-    keep[labeled] = include_labeled
-    keep[validation] = False
-    keep[left_out] = False
-    return keep.nonzero().flatten()
+def _unlabeled(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
+    """Positions of the unlabelled set, given the number of training images and the other parts."""
+    is_unlabeled = torch.ones(images, dtype=torch.bool)
+    is_unlabeled[labeled] = include_labeled
+    is_unlabeled[validation] = False
+    is_unlabeled[left_out] = False
+    return is_unlabeled.nonzero().flatten()
 
 
 def _sorted(parts: list[npt.NDArray[np.int64]]) -> Tensor:
@@ -220,18 +222,18 @@ def _sorted(parts: list[npt.NDArray[np.int64]]) -> Tensor:
 
 
 def _num_images(split: Split) -> int:
-    """N, from the parts of a split."""
+    """Number of training images, counted from the parts of a split."""
     labeled = 0 if split.include_labeled else len(split.labeled)
     return len(split.unlabeled) + len(split.validation) + len(split.left_out) + labeled
 
 
 def evaluation_set(dataset: Dataset, split: Split) -> ImageSet | None:
-    """The test images; where there are none the validation images; else nothing."""
+    """The images to evaluate on: the test images, or else the validation images; None without either."""
     return test_set(dataset, split) or validation_set(dataset, split)
 
 
 def test_set(dataset: Dataset, split: Split) -> ImageSet | None:
-    """The images for testing alone, less those left out; nothing where there are none."""
+    """The test images without those left out; None if there are none."""
     if dataset.test is None or not len(dataset.test):
         return None
     if not len(split.left_out_test):
@@ -242,11 +244,11 @@ def test_set(dataset: Dataset, split: Split) -> ImageSet | None:
 
 
 def validation_set(dataset: Dataset, split: Split) -> ImageSet | None:
-    """The labelled images that were held out of training; nothing where none were."""
+    """The labelled images that were held out of training; None if there are none."""
     return select_images(dataset.train, split.validation) if len(split.validation) else None
 
 
 def trained_on(split: Split) -> Tensor:
-    """The positions of all images that training has seen, labelled or not, sorted."""
-    seen: Tensor = torch.unique(torch.cat([split.labeled, split.unlabeled]))
-    return seen
+    """Sorted positions of all images used in training, labelled or not."""
+    positions: Tensor = torch.unique(torch.cat([split.labeled, split.unlabeled]))
+    return positions

@@ -1,4 +1,4 @@
-"""Batches of raw images: which positions each step sees (`Sampler`), and how their pixels come (`make_stream`)."""
+"""Batches of raw images: `Sampler` draws the positions of each step, `make_stream` supplies their pixels."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from npmatch.types import Dataset, ImageStore
 
 
 class Sampler:
-    """Labelled images with replacement; unlabelled ones in passes over the set, no two alike in a batch."""
+    """Draws labelled images with replacement, and unlabelled ones in shuffled epochs: never one twice in a batch."""
 
     def __init__(
         self, seed: int, num_labeled: int, num_unlabeled: int, batch_labeled: int, batch_unlabeled: int
     ) -> None:
-        """`batch_unlabeled` may be 0, for training on labels alone."""
+        """`batch_unlabeled` may be 0, for supervised training."""
         if batch_labeled and not num_labeled:
             raise NPMatchError("there is no labelled image; label some, or raise the number of labels")
         if batch_unlabeled > num_unlabeled:
@@ -38,10 +38,10 @@ class Sampler:
         self.num_labeled, self.num_unlabeled = num_labeled, num_unlabeled
         self.batch_labeled, self.batch_unlabeled = batch_labeled, batch_unlabeled
         self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)  # the set shuffled for `_epoch`: a cache, not state
+        self._order = torch.empty(0, dtype=torch.int64)  # the unlabelled set shuffled for `_epoch`; a cache, not state
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Positions in the labelled set, B, and in the unlabelled set, U; int64."""
+        """The positions of a step in the labelled set, B, and in the unlabelled set, U; int64."""
         return self._labeled(step), self._unlabeled(step)
 
     def _labeled(self, step: int) -> Tensor:
@@ -53,7 +53,7 @@ class Sampler:
             return torch.empty(0, dtype=torch.int64)
         steps_per_epoch = self.num_unlabeled // self.batch_unlabeled
         epoch, place = divmod(step, steps_per_epoch)
-        if epoch != self._epoch:  # so that a step costs the batch, and only an epoch costs the set
+        if epoch != self._epoch:  # shuffled once per epoch: a step takes time for its batch, not for the set
             self._order = torch.randperm(self.num_unlabeled, generator=self._generator("unlabeled", epoch))
             self._epoch = epoch
         first = place * self.batch_unlabeled
@@ -63,14 +63,14 @@ class Sampler:
         return torch.Generator().manual_seed(mix(self.seed, stream, counter))
 
 
-# Of a step: positions in the labelled set, B, and in the unlabelled set, U. Usually a `Sampler`.
+# step → positions in the labelled set, B, and in the unlabelled set, U; usually a `Sampler`.
 Draw = Callable[[int], tuple[Tensor, Tensor]]
 
 
 class RawBatch(NamedTuple):
-    """One step's images before augmentation. It holds no label of an unlabelled image.
+    """The images of one step before augmentation, without the labels of unlabelled images.
 
-    On several ranks the images are this rank's share, labels and positions those of the whole batch.
+    On several ranks the images are the local shard, while `y` and `index` cover the whole batch.
     """
 
     x: Tensor  # B C H W, uint8
@@ -80,17 +80,17 @@ class RawBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Images of the whole batch, labelled and unlabelled."""
+        """Number of images in the whole batch, labelled and unlabelled."""
         return len(self.y) + len(self.index)
 
     def to(self, device: torch.device) -> RawBatch:
-        """The same batch on `device`; from pinned memory to a GPU the copy does not wait."""
-        ahead = device.type == "cuda"  # the other way, the host would read what has not arrived yet
-        return RawBatch(*(part.to(device, non_blocking=ahead) for part in self))
+        """The same batch on `device`; a copy from pinned memory to a GPU is asynchronous."""
+        to_gpu = device.type == "cuda"  # in the other direction the host could read before the copy has finished
+        return RawBatch(*(part.to(device, non_blocking=to_gpu) for part in self))
 
 
 class Stream(Protocol):
-    """Where the loop takes its batches from."""
+    """The source of the training loop's batches."""
 
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
         """The batches of steps start … stop − 1, on the device."""
@@ -107,30 +107,31 @@ def make_stream(
     workers: int | None = None,
     share: Share = Share(),  # noqa: B008 - frozen
 ) -> Stream:
-    """Resident when "auto" finds that the images fit `memory_share` of the device's free memory.
+    """A stream that keeps all images on the device ("always"), or one that loads every batch ("never").
 
-    `workers` are the processes that read and decode images; None: as many as there are cores, up to 16. `share` says
-    which of a step's images are read here; labels and positions always come for the whole batch.
+    "auto" keeps the images on the device if they fit into `memory_share` of its free memory. `workers` is the number of
+    processes that read and decode images; None means one per core, up to 16. `share` is the part of each batch whose
+    images this rank loads; labels and positions always cover the whole batch.
     """
     device = torch.device(device)
     workers = default_workers() if workers is None else workers
     store = dataset.train.images
-    labels = dataset.train.labels[split.labeled]  # the only labels that go any further
+    labels = dataset.train.labels[split.labeled]  # no other label leaves this function
     if isinstance(store, ArrayImages) and device.type == "cpu" and resident != "never":
-        return ResidentStream(store.pixels, labels, split.labeled, split.unlabeled, sampler, share)  # as it lies
+        return ResidentStream(store.pixels, labels, split.labeled, split.unlabeled, sampler, share)  # no copy
     supervised = len(sampler(0)[1]) == 0
     used = torch.unique(split.labeled if supervised else torch.cat([split.labeled, split.unlabeled]))
     fits = len(used) * math.prod(store.shape) <= memory_share * free_memory(device)
     if resident == "always" or (resident == "auto" and fits):
         pixels = _load(store, used, device, workers)
-        # Rows of `pixels`, which lacks the images that no step uses.
+        # Positions become rows of `pixels`, which has only the images that are used.
         labeled, unlabeled = (torch.searchsorted(used, part) for part in (split.labeled, split.unlabeled))
         return ResidentStream(pixels, labels, labeled, unlabeled, sampler, share)
     return FetchedStream(StepImages(store, labels, split.labeled, split.unlabeled, sampler, share), device, workers)
 
 
 class ResidentStream:
-    """All images lie on the device as uint8; a batch is gathered there."""
+    """Keeps all images on the device as uint8 and gathers each batch there."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class ResidentStream:
         draw: Draw,
         share: Share = Share(),  # noqa: B008 - frozen
     ) -> None:
-        """`pixels` on the device; `labels` of the labelled set; rows of `pixels` for both sets."""
+        """`pixels` is on the device; `labels` are those of the labelled set; both sets are rows of `pixels`."""
         self.pixels = pixels  # n C H W
         self.labels, self.labeled, self.unlabeled = (part.to(pixels.device) for part in (labels, labeled, unlabeled))
         self.draw, self.share = draw, share
@@ -152,15 +153,15 @@ class ResidentStream:
         for step in range(start, stop):
             b, index = (positions.to(device, non_blocking=True) for positions in self.draw(step))
             rows = (self.labeled[self.share.of(b)], self.unlabeled[self.share.of(index)])
-            x, u = (self.pixels.index_select(0, chosen) for chosen in rows)
+            x, u = (self.pixels.index_select(0, row) for row in rows)
             yield RawBatch(x, self.labels[b], u, index)
 
 
 class FetchedStream:
-    """Images are decoded and gathered by worker processes, a few steps ahead, and copied to the device."""
+    """Decodes and gathers batches in worker processes, a few steps ahead, and copies them to the device."""
 
     def __init__(self, steps: StepImages, device: torch.device, workers: int) -> None:
-        """`workers`: processes; 0 does the work between two steps."""
+        """`workers` is the number of processes; 0 loads each batch in this process, between two steps."""
         self.steps, self.device, self.workers = steps, device, workers
 
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
@@ -170,7 +171,7 @@ class FetchedStream:
 
 
 class StepImages:
-    """The batch of any one step, on the CPU; workers hold a copy of this and share nothing."""
+    """Loads the batch of any step, on the CPU; each worker process has its own copy of this object."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class StepImages:
         draw: Draw,
         share: Share = Share(),  # noqa: B008 - frozen
     ) -> None:
-        """`labels` of the labelled set; indices into `store` for both sets."""
+        """`labels` are those of the labelled set; both sets are given as positions in `store`."""
         self.store, self.draw, self.share = store, draw, share
         self.labels, self.labeled, self.unlabeled = labels, labeled, unlabeled
 
@@ -194,22 +195,23 @@ class StepImages:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated on the device now; of a machine's own memory, this rank's part."""
+    """Free memory of the device in bytes; of the host's memory, the part of this rank."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return _machine_memory() // local_world_size()  # which all load at the same time
+    return _machine_memory() // local_world_size()  # as all local ranks load at the same time
 
 
 def _machine_memory() -> int:
+    """Available memory of the host in bytes."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         (line,) = (line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # where only the total is known
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # only the total is known here
 
 
 def _load(store: ImageStore, index: Tensor, device: torch.device, workers: int) -> Tensor:
-    """The images at `index` on the device, uint8 n C H W; files are decoded by `workers` processes, once."""
+    """The images at `index` on the device, uint8, n C H W; files are decoded once, by `workers` processes."""
     pixels = torch.empty((len(index), *store.shape), dtype=torch.uint8, device=device)
     row = 0
     for images in iterate_selected(store, index, batch_size=128, workers=workers):

@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images, found before hours are spent on it."""
+"""Checks of a user's images before training: broken files, duplicates, leaks, and classes with few labels."""
 
 from npmatch.data.check.check import check_data
 from npmatch.data.sources.registry import list_data

@@ -1,9 +1,9 @@
-"""What is wrong with a folder of images, found before hours are spent on it.
+"""The check of a user's images before training: every file is opened and decoded.
 
 report = check_data(list_data(Path("photos")))
-report.faults       # why training would fail
+report.faults       # reasons why training would fail
 report.quarantine   # files that training leaves out, each with its reason
-report.findings     # everything else worth a look
+report.findings     # everything that was found, by kind
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from npmatch.data.check.inspection import Inspection, inspect_files
 from npmatch.data.loading import default_workers
 from npmatch.data.sources.listing import ListedFile, Listing
 
-WANTED_LABELS = 4  # per class: the fewest the literature works with
-IMBALANCE = 5  # times as many labels in the largest class as in the smallest
+MIN_LABELS = 4  # per class: the fewest that are usual in the literature
+MAX_IMBALANCE = 5  # ratio of the numbers of labels in the largest and the smallest class
 PLAIN_NAME = re.compile(r"(?!-)[\w.,+=@()\[\]#&~%-]+")
 
 
@@ -34,9 +34,11 @@ def check_data(
     needed: int = 1,
     advance: Callable[[int], None] = lambda n: None,
 ) -> DataReport:
-    """Opens every file and decodes it whole; `needed` labelled images of each class, or training would fail.
+    """Opens every file of a listing, decodes all of it, and reports what is wrong.
 
-    `workers` are the processes that do so; None: as many as there are cores, up to 16.
+    A class with fewer than `needed` usable labelled images is a fault. `name` is what the report calls the data.
+    `workers` is the number of decoding processes; None means one per core, up to 16. `advance` is called with the
+    number of files checked since the last call.
     """
     files = listing.files
     paths = [listing.path(file) for file in files]
@@ -46,36 +48,36 @@ def check_data(
         for one in chunk:
             if one.thumbnail is not None:
                 thumbnails[len(inspected)] = one.thumbnail
-            inspected.append(one._replace(thumbnail=None))  # a row of one array takes a quarter of the memory
+            inspected.append(one._replace(thumbnail=None))  # one array for all takes a quarter of the memory
         advance(len(chunk))
 
     findings = {kind: Finding(kind, list(names)) for kind, names in listing.remarks.items()}
-    quarantine = _broken(files, inspected, findings)
-    whole = [index for index, one in enumerate(inspected) if not one.problem]
-    seen = [inspected[index] for index in whole]
-    digests = [one.digest for one in seen]
-    _duplicates([files[index] for index in whole], digests, thumbnails[whole], findings, quarantine)
+    quarantine = _quarantine_broken(files, inspected, findings)
+    readable = [index for index, one in enumerate(inspected) if not one.problem]
+    readable_files, pictures = [files[index] for index in readable], [inspected[index] for index in readable]
+    digests = [picture.digest for picture in pictures]
+    _quarantine_duplicates(readable_files, digests, thumbnails[readable], findings, quarantine)
     usable = [file for file in files if file.name not in quarantine]
-    for kind, names in _about_classes(listing, usable):
+    for kind, names in _check_classes(listing, usable):
         findings[kind] = Finding(kind, names)
-    sides = {"width": [one.width for one in seen], "height": [one.height for one in seen]}
+    sides = {"width": [picture.width for picture in pictures], "height": [picture.height for picture in pictures]}
     return DataReport(
         data=name or str(listing.root),
         images={part: sum(file.part == part for file in files) for part in ("labeled", "unlabeled", "test")},
         labels=_count_labels(listing, usable),
         sizes={side: [min(values), int(np.median(values)), max(values)] for side, values in sides.items() if values},
-        modes=dict(Counter(one.mode for one in seen).most_common()),
-        formats=dict(Counter(one.format for one in seen).most_common()),
+        modes=dict(Counter(picture.mode for picture in pictures).most_common()),
+        formats=dict(Counter(picture.format for picture in pictures).most_common()),
         findings=[findings[kind] for kind in KINDS if kind in findings],
         quarantine=list(quarantine.values()),
-        faults=listing.faults + _lacking(listing, usable, needed),
+        faults=listing.faults + _classes_without_labels(listing, usable, needed),
     )
 
 
-def _broken(
+def _quarantine_broken(
     files: Sequence[ListedFile], inspected: Sequence[Inspection], findings: dict[str, Finding]
 ) -> dict[str, Quarantined]:
-    """Files that cannot be used; what is merely unusual goes to the findings too."""
+    """The files that cannot be used; adds their problems, and the notes on usable files, to `findings`."""
     quarantine = {}
     for file, one in zip(files, inspected, strict=True):
         if one.problem:
@@ -86,34 +88,35 @@ def _broken(
     return quarantine
 
 
-def _duplicates(
+def _quarantine_duplicates(
     files: list[ListedFile],
     digests: list[bytes],
     thumbnails: np.ndarray[Any, np.dtype[np.uint8]],
     findings: dict[str, Finding],
     quarantine: dict[str, Quarantined],
 ) -> None:
-    """Pictures that are there more than once; training copies of test images are left out."""
+    """Adds pictures that occur more than once to `findings`, and those that training must leave out to `quarantine`."""
     for group in (*find_copies(files, digests), *find_look_alikes(files, digests, thumbnails)):
-        found = findings.setdefault(group.kind, Finding(group.kind, []))
-        found.groups.append([file.name for file in group.files])
-        found.names += found.groups[-1]
+        finding = findings.setdefault(group.kind, Finding(group.kind, []))
+        finding.groups.append([file.name for file in group.files])
+        finding.names += finding.groups[-1]
         for file in group.left_out:
             others = ", ".join(other.name for other in group.files if other is not file)
             quarantine.setdefault(file.name, Quarantined(file.name, group.kind, f"the same as {others}"))
 
 
 def _count_labels(listing: Listing, usable: list[ListedFile]) -> dict[str, dict[str, int]]:
+    """For each class, the number of usable labelled images and test images."""
     counts = Counter((file.part, file.label) for file in usable)
     return {name: {part: counts[part, name] for part in ("labeled", "test")} for name in listing.classes}
 
 
-def _about_classes(listing: Listing, usable: list[ListedFile]) -> Iterator[tuple[str, list[str]]]:
-    """What the numbers of labels say."""
+def _check_classes(listing: Listing, usable: list[ListedFile]) -> Iterator[tuple[str, list[str]]]:
+    """Kinds of findings about the number of images per class and part, with the names of the classes."""
     labels = {name: counts["labeled"] for name, counts in _count_labels(listing, usable).items()}
-    if few := [name for name, count in labels.items() if count < WANTED_LABELS]:
+    if few := [name for name, count in labels.items() if count < MIN_LABELS]:
         yield "few-labels", few
-    if labels and max(labels.values()) > IMBALANCE * max(1, min(labels.values())):
+    if labels and max(labels.values()) > MAX_IMBALANCE * max(1, min(labels.values())):
         smallest, largest = (choose(labels, key=labels.__getitem__) for choose in (min, max))
         yield "imbalance", [f"{name} ({labels[name]})" for name in (smallest, largest)]
     parts = {file.part for file in usable}
@@ -123,17 +126,17 @@ def _about_classes(listing: Listing, usable: list[ListedFile]) -> Iterator[tuple
         yield "no-test", []
 
 
-def _lacking(listing: Listing, usable: list[ListedFile], needed: int) -> list[str]:
-    """Classes that cannot be trained, a line each."""
+def _classes_without_labels(listing: Listing, usable: list[ListedFile], needed: int) -> list[str]:
+    """A fault for each class with fewer than `needed` usable labelled images."""
+    listed = listing.count("labeled")  # an empty class is a fault of the listing already
     return [
         f"class '{name}': {counts['labeled']} labelled image(s) that can be used, but {needed} needed; add some"
         for name, counts in _count_labels(listing, usable).items()
-        if counts["labeled"] < needed
-        and any(file.part == "labeled" and file.label == name for file in listing.files)  # else said already
+        if counts["labeled"] < needed and listed[name]
     ]
 
 
 def is_odd_name(name: str) -> bool:
-    """Whether shells, tables or other systems may stumble over a file's name."""
+    """Whether a file name may cause trouble in shells, tables or on other systems."""
     last = name.rpartition("/")[2]
     return not PLAIN_NAME.fullmatch(last) or unicodedata.normalize("NFC", last) != last

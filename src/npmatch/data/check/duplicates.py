@@ -1,4 +1,8 @@
-"""Pictures that are there more than once: under two labels, in training and test, or just twice."""
+"""Pictures that occur more than once: under two labels, in training and test, or just twice.
+
+Equal files are found by a hash of their content. Pictures that look the same are found by their 16×16 thumbnails: pairs
+whose 128-bit gradient hashes differ in fewer than eight bits, and whose correlation is above 0.99.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,28 @@ import numpy.typing as npt
 
 from npmatch.data.sources.listing import ListedFile
 
-SIDE = 16  # of the small version
-BANDS = 8  # of 16 bits; hashes that differ in up to seven bits are found
-MARGIN = 4  # grey levels that make a gradient: below it, what compression leaves in a flat area would be one
-ALIKE = 0.99  # correlation of two small versions. Copies saved again have 0.996, two different digits 0.99 at most
-FLAT = 2.0  # deviation of the grey levels below which a picture shows nothing to compare
-BLOCK = 1024  # hashes compared with the others of their group at a time
+SIDE = 16  # of a thumbnail, in pixels
+# Each hash is cut into 8 bands of 16 bits. Hashes that differ in fewer than 8 bits agree in at least one band, so that
+# only hashes with an equal band need to be compared.
+BANDS = 8
+MARGIN = 4  # grey levels; a smaller difference is no gradient, but may be compression noise in a flat area
+ALIKE = 0.99  # correlation of two thumbnails; copies saved again have 0.996, two different digits at most 0.99
+FLAT = 2.0  # standard deviation of the grey levels below which a picture has nothing to compare
+BLOCK = 1024  # number of hashes compared with all others at a time, to limit memory
 
 Pairs = npt.NDArray[np.int64]  # n 2
 
 
 def group_alike(thumbnails: npt.NDArray[np.uint8]) -> list[list[int]]:
-    """Groups of two or more pictures that look the same, of N SIDE SIDE; in each, the members in order."""
+    """Groups of two or more pictures that look the same, as sorted positions in `thumbnails`, N SIDE SIDE."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     n = len(thumbnails)
-    shown = np.flatnonzero(thumbnails.reshape(n, -1).std(1) > FLAT) if n else np.arange(0)
-    if len(shown) < 2:
+    structured = np.flatnonzero(thumbnails.reshape(n, -1).std(1) > FLAT) if n else np.arange(0)
+    if len(structured) < 2:
         return []
-    pairs = shown[np.concatenate([*_candidates(_hashes(thumbnails[shown]))])]
+    pairs = structured[np.concatenate([*_candidates(_hashes(thumbnails[structured]))])]
     pairs = pairs[_correlation(thumbnails, pairs) > ALIKE]
     edges = coo_array((np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
     _, group = connected_components(edges, directed=False)
@@ -41,22 +47,22 @@ def group_alike(thumbnails: npt.NDArray[np.uint8]) -> list[list[int]]:
 
 
 def _hashes(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
-    """N SIDE SIDE → N BANDS: where it grows brighter to the right, and downwards, on an 8×8 grid."""
+    """N SIDE SIDE → N BANDS: bits that say where brightness increases to the right and downwards, on an 8×8 grid."""
     n, half = len(thumbnails), SIDE // 2
     grey = thumbnails.reshape(n, half, 2, half, 2).mean((2, 4))
     right, down = (np.roll(grey, -1, axis) - grey > MARGIN for axis in (2, 1))
     bits = np.concatenate([right.reshape(n, -1), down.reshape(n, -1)], axis=1)
-    # Each band takes its bits from all over the picture: neighbouring bits are often equal and tell little.
+    # Each band has bits from the whole picture, because neighbouring bits are often equal and tell little.
     bands = bits.reshape(n, 16, BANDS).transpose(0, 2, 1)
     return np.packbits(bands, axis=2).view(np.uint16).reshape(n, BANDS)
 
 
 def _candidates(hashes: npt.NDArray[np.uint16]) -> Iterator[Pairs]:
-    """Pairs of pictures whose hashes differ in fewer than BANDS bits."""
+    """Pairs of positions whose hashes differ in fewer than BANDS bits; of equal hashes, each with the first of them."""
     unique, first, inverse = np.unique(hashes, axis=0, return_index=True, return_inverse=True)
-    copies = first[inverse.reshape(-1)]
-    again = np.flatnonzero(copies != np.arange(len(hashes)))
-    yield np.stack([copies[again], again], axis=1)
+    first_equal = first[inverse.reshape(-1)]
+    repeated = np.flatnonzero(first_equal != np.arange(len(hashes)))
+    yield np.stack([first_equal[repeated], repeated], axis=1)
     for band in range(BANDS):
         order = np.argsort(unique[:, band], kind="stable")
         bounds = np.flatnonzero(np.diff(unique[order, band], prepend=-1, append=-1).astype(bool))
@@ -67,7 +73,7 @@ def _candidates(hashes: npt.NDArray[np.uint16]) -> Iterator[Pairs]:
 
 
 def _close(unique: npt.NDArray[np.uint16], members: npt.NDArray[np.int64]) -> Iterator[Pairs]:
-    """Pairs among `members` that differ in fewer than BANDS bits."""
+    """Pairs of `members` whose hashes in `unique` differ in fewer than BANDS bits."""
     for start in range(0, len(members), BLOCK):
         rows, columns = members[start : start + BLOCK], members[start:]
         distance = np.zeros((len(rows), len(columns)), np.uint8)
@@ -78,16 +84,17 @@ def _close(unique: npt.NDArray[np.uint16], members: npt.NDArray[np.int64]) -> It
 
 
 def _correlation(thumbnails: npt.NDArray[np.uint8], pairs: Pairs) -> npt.NDArray[np.float32]:
-    """Of each pair's small versions."""
+    """Correlation of the two thumbnails of each pair."""
     result = np.empty(len(pairs), np.float32)
     for start in range(0, len(pairs), 8 * BLOCK):
         part = slice(start, start + 8 * BLOCK)
-        one, other = (_standardised(thumbnails[pairs[part, side]]) for side in (0, 1))
-        result[part] = (one * other).mean(1)
+        left, right = (_standardised(thumbnails[pairs[part, side]]) for side in (0, 1))
+        result[part] = (left * right).mean(1)
     return result
 
 
 def _standardised(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """N SIDE SIDE → N SIDE², each row with mean 0 and standard deviation 1."""
     flat = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
     flat /= flat.std(1, keepdims=True)
@@ -95,23 +102,23 @@ def _standardised(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 class Group(NamedTuple):
-    """Files that hold the same picture."""
+    """Files that contain the same picture."""
 
-    kind: str  # leak, two-labels or duplicate; with near- before it where the files differ and the pictures do not
+    kind: str  # leak, two-labels or duplicate; prefixed with near- if the files differ and only look the same
     files: list[ListedFile]
 
     @property
     def left_out(self) -> list[ListedFile]:
-        """Those of them that must not be trained on."""
+        """The files that training must leave out."""
         if self.kind == "leak":
             return [file for file in self.files if file.part != "test"]
-        if self.kind == "two-labels":  # nobody here knows which label is right
+        if self.kind == "two-labels":  # it is unknown which label is right
             return [file for file in self.files if file.part == "labeled"]
         return []
 
 
 def find_copies(files: Sequence[ListedFile], digests: Sequence[bytes]) -> Iterator[Group]:
-    """Files whose content is the same, byte for byte."""
+    """Groups of files with equal content, byte for byte."""
     by_content: dict[bytes, list[ListedFile]] = {}
     for file, digest in zip(files, digests, strict=True):
         if digest:
@@ -124,7 +131,7 @@ def find_copies(files: Sequence[ListedFile], digests: Sequence[bytes]) -> Iterat
 def find_look_alikes(
     files: Sequence[ListedFile], digests: Sequence[bytes], thumbnails: npt.NDArray[np.uint8]
 ) -> Iterator[Group]:
-    """Files whose pictures look the same although the content differs; of equal files, the first of each part."""
+    """Groups of files that look the same but differ in content; of equal files, the first of each part and label."""
     digest_of = dict(zip(files, digests, strict=True))
     for members in group_alike(thumbnails):
         different: dict[tuple[object, ...], ListedFile] = {}
@@ -136,7 +143,7 @@ def find_look_alikes(
 
 
 def _kinds(same: list[ListedFile]) -> Iterator[str]:
-    """What is wrong with having these files, the worst first."""
+    """The kinds of problem that a group of equal pictures has, the worst first."""
     parts = {file.part for file in same}
     leak = "test" in parts and len(parts) > 1
     two_labels = len({file.label for file in same if file.label}) > 1

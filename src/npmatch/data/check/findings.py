@@ -1,4 +1,4 @@
-"""What a check of images can find, and what becomes of each kind."""
+"""The kinds of findings of a check, and the report with all findings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of finding."""
+    """A kind of finding: how serious it is, and what it means."""
 
-    level: Literal["left out", "warning", "note"]  # left out of training; worth a look; good to know
+    level: Literal["left out", "warning", "note"]  # training leaves the file out; worth a look; good to know
     meaning: str
 
 
@@ -17,7 +17,7 @@ KINDS = {
     "missing": Kind("left out", "no such file"),
     "unreadable": Kind("left out", "cannot be opened"),
     "empty-file": Kind("left out", "zero bytes long"),
-    "not-an-image": Kind("left out", "no picture inside, whatever its name says"),
+    "not-an-image": Kind("left out", "not an image, whatever its name says"),
     "truncated": Kind("left out", "damaged or cut short"),
     "huge": Kind("left out", "more pixels than allowed"),
     "float-pixels": Kind("left out", "pixels without a known range"),
@@ -53,7 +53,7 @@ KINDS = {
 
 
 class Quarantined(NamedTuple):
-    """A file that training leaves out."""
+    """A file that training leaves out, and the reason."""
 
     path: str
     kind: str
@@ -62,32 +62,32 @@ class Quarantined(NamedTuple):
 
 @dataclass
 class Finding:
-    """All that was found of one kind."""
+    """All files or classes with findings of one kind."""
 
     kind: str
-    names: list[str]  # of files, or of classes
-    groups: list[list[str]] = field(default_factory=list)  # of duplicates: which belong together
+    names: list[str]  # of files or classes
+    groups: list[list[str]] = field(default_factory=list)  # for duplicates: the names of each group of equal pictures
 
 
 @dataclass
 class DataReport:
-    """What a data set consists of and what is wrong with it."""
+    """Statistics of a data set and everything that is wrong with it."""
 
     data: str
-    images: dict[str, int]  # part → files listed
-    labels: dict[str, dict[str, int]]  # class → {"labeled", "test"}: those that can be used
-    sizes: dict[str, list[int]]  # width, height → smallest, median, largest
-    modes: dict[str, int]
-    formats: dict[str, int]
+    images: dict[str, int]  # part → number of files
+    labels: dict[str, dict[str, int]]  # class → part ("labeled" or "test") → number of usable images
+    sizes: dict[str, list[int]]  # "width" or "height" → smallest, median and largest value in pixels
+    modes: dict[str, int]  # Pillow's mode → number of images
+    formats: dict[str, int]  # file format → number of images
     findings: list[Finding]
     quarantine: list[Quarantined]
-    faults: list[str]
+    faults: list[str]  # reasons why training would fail
 
     def asdict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON values."""
         findings = [{**vars(finding), **KINDS[finding.kind]._asdict()} for finding in self.findings]
         return {**vars(self), "findings": findings, "quarantine": [file._asdict() for file in self.quarantine]}
 
     def names(self, kind: str) -> list[str]:
-        """What was found of one kind."""
+        """The names of all files or classes with findings of one kind."""
         return [name for finding in self.findings if finding.kind == kind for name in finding.names]

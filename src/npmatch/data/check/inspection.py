@@ -1,4 +1,4 @@
-"""What one image file is: read to its end, so that a file cut short is found before a training step meets it."""
+"""The inspection of one image file, which is decoded to its end: a truncated file is found before training starts."""
 
 from __future__ import annotations
 
@@ -15,53 +15,42 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
 from npmatch.data.check.duplicates import SIDE
-from npmatch.data.images import FORMATS, MAX_PIXELS, refuse_unknown_range, to_mode
+from npmatch.data.images import EXTENSIONS, FORMATS, MAX_PIXELS, refuse_unknown_range, to_mode
 from npmatch.data.loading import fetch_in_order
 from npmatch.errors import NPMatchError
 
-CHUNK = 32  # files a worker process is given at a time
-DRAFT = (4 * SIDE, 4 * SIDE)  # a JPEG is read to its end, but made no larger than this needs
-LONGEST = 8  # sides of a picture of which the middle square still shows something
-# Endings under which each format is expected; "MPO" is what several phones call a JPEG of several pictures.
-ENDINGS = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "MPO": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "TIFF": (".tif", ".tiff"),
-    "WEBP": (".webp",),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-}
+CHUNK = 32  # files that a worker process inspects at a time
+DRAFT = (4 * SIDE, 4 * SIDE)  # pixels: a JPEG is decoded to its end, but at a reduced size not far above this
+MAX_ASPECT_RATIO = 8  # of a longer picture the central square shows too little
 
 
 class Inspection(NamedTuple):
-    """What was found in one file."""
+    """The result of inspecting one file."""
 
-    problem: str = ""  # why it cannot be used: a kind of `findings.KINDS`; empty where it can
+    problem: str = ""  # why it cannot be used, a kind of `findings.KINDS`; empty if it can
     detail: str = ""  # the problem in words
-    notes: tuple[str, ...] = ()  # kinds that training copes with
+    notes: tuple[str, ...] = ()  # kinds of findings about a usable file
     width: int = 0
     height: int = 0
-    mode: str = ""  # Pillow's word for the kind of pixels
+    mode: str = ""  # Pillow's mode, such as RGB
     format: str = ""
-    digest: bytes = b""  # of the file's content; empty where it could not be read
-    thumbnail: npt.NDArray[np.uint8] | None = None  # SIDE SIDE, grey
+    digest: bytes = b""  # hash of the content; empty if the file could not be read
+    thumbnail: npt.NDArray[np.uint8] | None = None  # SIDE SIDE, grey; None if the file could not be decoded
 
 
 class BrokenFileError(Exception):
-    """A file that cannot be used: the kind of problem, and what is wrong in words."""
+    """A file that cannot be used; its arguments are the kind of problem and a description."""
 
 
 def inspect_files(paths: Sequence[str], workers: int) -> Iterator[list[Inspection]]:
-    """The inspections of all files in order, some at a time, made by worker processes."""
-    encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)  # shared by processes, not copied
+    """Inspects files in worker processes; yields the results in order, CHUNK at a time."""
+    encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)  # shared by processes without copies
     starts = range(0, len(paths), CHUNK)
     yield from fetch_in_order(_InspectChunk(encoded), starts, min(workers, len(starts)))
 
 
 class _InspectChunk:
-    """A class and not a closure, because workers may be started by pickling."""
+    """Inspects the chunk that begins at `start`; a class because workers may get it by pickling, unlike a closure."""
 
     def __init__(self, paths: npt.NDArray[np.bytes_]) -> None:
         self.paths = paths
@@ -71,7 +60,7 @@ class _InspectChunk:
 
 
 def inspect_file(path: str) -> Inspection:
-    """Everything known of one file; nothing in it can raise."""
+    """Inspects one file; whatever is wrong with the file is part of the result, not raised."""
     try:
         with open_regular(path) as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
@@ -88,57 +77,57 @@ def inspect_file(path: str) -> Inspection:
 
 
 def open_regular(path: str) -> BufferedReader:
-    """An open file with something in it; a pipe or a device, on which a reader would wait for ever, is none."""
+    """Opens a regular file that is not empty; others raise BrokenFileError, as reading a pipe could block forever."""
     try:
-        found = os.stat(path)
-    except (FileNotFoundError, ValueError) as error:  # the latter of a name with a zero byte
-        broken = "the link leads nowhere" if os.path.islink(path) else "no such file"
-        raise BrokenFileError("missing", broken) from error
-    if not stat.S_ISREG(found.st_mode):
+        status = os.stat(path)
+    except (FileNotFoundError, ValueError) as error:  # ValueError: a name with a zero byte
+        detail = "broken link" if os.path.islink(path) else "no such file"
+        raise BrokenFileError("missing", detail) from error
+    if not stat.S_ISREG(status.st_mode):
         raise BrokenFileError("unreadable", "not a regular file")
-    if found.st_size == 0:
+    if status.st_size == 0:
         raise BrokenFileError("empty-file", "0 bytes")
     return open(path, "rb")
 
 
 def _decode(file: BufferedReader, ending: str) -> Inspection:
+    """The inspection of an open file whose name has this ending; BrokenFileError if it cannot be decoded."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata and on sizes that are tested below
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata, and of sizes that are checked below
         try:
             image = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise BrokenFileError("huge", _words(error)) from error
+            raise BrokenFileError("huge", _message(error)) from error
         except Exception as error:
             raise BrokenFileError("not-an-image", "none of the formats " + ", ".join(FORMATS)) from error
         with image:
             if image.width * image.height > MAX_PIXELS:
                 limit = f"more than the {MAX_PIXELS:,} allowed"
                 raise BrokenFileError("huge", f"{image.width}×{image.height} pixels, {limit}")
-            found = Inspection(
-                width=image.width, height=image.height, mode=image.mode, format=image.format or "", notes=()
-            )
+            inspection = Inspection(width=image.width, height=image.height, mode=image.mode, format=image.format or "")
             try:
                 refuse_unknown_range(image)
-                found = found._replace(notes=tuple(_notes(image, ending)))
+                notes = tuple(_notes(image, ending))
                 image.draft("L", DRAFT)
                 upright = to_mode(ImageOps.exif_transpose(image), "L")
             except NPMatchError as error:
                 raise BrokenFileError("float-pixels", str(error)) from error
             except Exception as error:  # decoders of broken files fail in many ways
-                raise BrokenFileError("truncated", f"cannot be decoded to its end ({_words(error)})") from error
+                raise BrokenFileError("truncated", f"cannot be decoded to its end ({_message(error)})") from error
             small = upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-            return found._replace(thumbnail=np.array(small))
+            return inspection._replace(notes=notes, thumbnail=np.array(small))
 
 
 def _notes(image: Image.Image, ending: str) -> Iterator[str]:
-    """Kinds of what is unusual about a picture that training can use."""
-    if ending not in ENDINGS.get(image.format or "", ()):
+    """Kinds of findings about a picture that training can use."""
+    form = "JPEG" if image.format == "MPO" else image.format or ""  # several phones write JPEGs of several pictures
+    if ending not in EXTENSIONS.get(form, ()):
         yield "wrong-extension"
     if getattr(image, "is_animated", False) and image.format != "MPO":
         yield "animated"
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         yield "exif-rotated"
-    if max(image.size) > LONGEST * min(image.size):
+    if max(image.size) > MAX_ASPECT_RATIO * min(image.size):
         yield "strip"
     if image.has_transparency_data:
         yield "transparent"
@@ -152,5 +141,6 @@ def _notes(image: Image.Image, ending: str) -> Iterator[str]:
         yield "greyscale"
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    """The message of an exception on one line."""
     return " ".join(str(error).split()) or type(error).__name__

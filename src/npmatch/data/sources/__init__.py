@@ -1,1 +1,1 @@
-"""Where images come from: published data sets, folders, tables, a user's own function."""
+"""Sources of images: published data sets, image folders, CSV files, and a user's own function."""

@@ -1,4 +1,4 @@
-"""Published data sets with a reader of a few lines: scikit-learn's digits, STL-10, SVHN."""
+"""Published data sets that scikit-learn and torchvision read: digits, STL-10, SVHN."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from npmatch.types import Dataset, ImageSet
 
 
 def read_digits() -> Dataset:
-    """1,437 training and 360 test images of ten digits, always the same ones."""
+    """1,437 training and 360 test images of ten digits, 8×8, grey; the split is fixed."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
-    pixels = np.minimum(digits.images * 16, 255).astype(np.uint8)[:, None]  # 0…16 becomes 0, 16, …, 240, 255
+    pixels = np.minimum(digits.images * 16, 255).astype(np.uint8)[:, None]  # 0…16 → 0, 16, …, 240, 255
     train, test = train_test_split(np.arange(len(pixels)), test_size=360, stratify=digits.target, random_state=0)
 
     def part(index: np.ndarray) -> ImageSet:
@@ -39,7 +39,7 @@ def read_stl10(root: Path) -> Dataset:
 
 
 def read_svhn(root: Path) -> Dataset:
-    """73,257 training and 26,032 test images of house numbers' digits, 32×32; the label is the digit."""
+    """73,257 training and 26,032 test images of digits in house numbers, 32×32; the label is the digit."""
     wanted = "train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers"
     train, test = (open_torchvision("SVHN", root, wanted, split=split) for split in ("train", "test"))
     names = tuple(str(digit) for digit in range(10))
@@ -48,16 +48,16 @@ def read_svhn(root: Path) -> Dataset:
 
 
 def open_torchvision(name: str, root: Path, wanted: str, **part: Any) -> Any:
-    """One part of torchvision's data set `name`, after its checksum test; `root` may also be the unpacked folder."""
-    from torchvision import datasets  # here, because it takes a second to import and most runs do without
+    """One part of torchvision's data set `name`, checksums verified; `root` may also be the unpacked folder itself."""
+    from torchvision import datasets  # takes a second to import, and most runs do not need it
 
     cls = getattr(datasets, name)
     try:
         return cls(root.parent if root.name == getattr(cls, "base_folder", None) else root, **part)
-    except RuntimeError as error:  # torchvision's word for files that are missing or fail their checksum
+    except RuntimeError as error:  # torchvision raises it for files that are missing or fail their checksum
         raise NPMatchError(f"{root}: files missing or damaged; put there {wanted}") from error
 
 
 def _image_set(part: Any) -> ImageSet:
-    """Arrays of N C H W pixels and N labels, −1 where there is none."""
+    """Converts a torchvision data set with pixels N C H W and labels N, −1 for unlabelled."""
     return ImageSet(ArrayImages(torch.from_numpy(part.data)), torch.from_numpy(part.labels).long())

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in either of the two forms they are published in.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from the binary or the Python version.
 
-The binary version is read directly: records of label byte(s) and 3×32×32 pixel bytes. The Python version is a
-pickle, which could run anything, so torchvision reads it: it compares checksums before it unpickles.
+The binary version is read directly: records of one or two label bytes and 3×32×32 pixel bytes. The Python version is a
+pickle, which can execute any code, so torchvision reads it: it verifies checksums before it unpickles.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Layout:
-    """How one of the two sets lies on disk."""
+    """The files of one of the two data sets, and its constants."""
 
     name: str
     folder: str  # of the binary version
     train_files: tuple[str, ...]
     test_file: str
     names_file: str
-    label_bytes: int  # in front of the pixels; the last of them is the class
+    label_bytes: int  # before the pixels; the last of them is the class
     class_names: tuple[str, ...]
-    torchvision: str  # the class that reads the Python version
-    python_folder: str  # where that version lies
+    torchvision: str  # class in torchvision.datasets that reads the Python version
+    python_folder: str  # of the Python version
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -56,7 +56,7 @@ def _read(root: Path, layout: Layout) -> Dataset:
         test = _read_binary([folder / layout.test_file], layout)
     else:
         names = layout.class_names
-        train, test = (_read_pickled(root, layout, train=which) for which in (True, False))
+        train, test = (_read_pickled(root, layout, is_train) for is_train in (True, False))
     return Dataset(layout.name, names, train, test, layout.mean, layout.std)
 
 
@@ -78,14 +78,14 @@ def _read_binary(files: list[Path], layout: Layout) -> ImageSet:
         labels.append(torch.from_numpy(rows[:, layout.label_bytes - 1].astype(np.int64)))
         if (largest := int(labels[-1].max())) >= len(layout.class_names):
             raise NPMatchError(
-                f"{file}: label {largest}, where {len(layout.class_names) - 1} is the largest there is; "
+                f"{file}: label {largest}, where {len(layout.class_names) - 1} is the largest possible; "
                 f"this is not {layout.name}'s binary version, or it is damaged"
             )
     return ImageSet(ArrayImages(torch.cat(pixels)), torch.cat(labels))
 
 
 def _read_names(file: Path, default: tuple[str, ...]) -> tuple[str, ...]:
-    """One class name a line, where the file is there and complete."""
+    """The class names in `file`, one per line; `default` if the file is missing or incomplete."""
     names = tuple(file.read_text().split()) if file.is_file() else ()
     return names if len(names) == len(default) else default
 
@@ -93,10 +93,10 @@ def _read_names(file: Path, default: tuple[str, ...]) -> tuple[str, ...]:
 def _read_pickled(root: Path, layout: Layout, train: bool) -> ImageSet:
     folders = f"{layout.folder}/ or {layout.python_folder}/"
     wanted = f"{folders} from https://www.cs.toronto.edu/~kriz/cifar.html"
-    found = open_torchvision(layout.torchvision, root, wanted, train=train)
+    published = open_torchvision(layout.torchvision, root, wanted, train=train)
     return ImageSet(
-        ArrayImages(torch.from_numpy(found.data).permute(0, 3, 1, 2)),  # torchvision keeps N H W C
-        torch.tensor(found.targets, dtype=torch.int64),
+        ArrayImages(torch.from_numpy(published.data).permute(0, 3, 1, 2)),  # torchvision has N H W C
+        torch.tensor(published.targets, dtype=torch.int64),
     )
 
 

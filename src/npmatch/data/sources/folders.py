@@ -1,4 +1,4 @@
-"""Images in folders named after their classes: a user's own, and ImageNet's."""
+"""Images in folders named after their classes: a user's own folder, and ImageNet."""
 
 from __future__ import annotations
 
@@ -6,36 +6,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from npmatch.data.images import EXTENSIONS
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.errors import NPMatchError
 from npmatch.files import in_utf8
 from npmatch.types import Dataset
 
-EXTENSIONS = (
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".png",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".pnm",
-)
+IMAGE_EXTENSIONS = tuple(extension for extensions in EXTENSIONS.values() for extension in extensions)
 PARTS = ("labeled", "unlabeled", "test")
-RAW = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")  # a camera's
-# Pictures too, but of formats that are not read; cameras and phones write most of them.
-UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico", *RAW)
+RAW_EXTENSIONS = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")  # raw files of cameras
+# Pictures in formats that are not read, most of them written by cameras and phones.
+UNREAD_EXTENSIONS = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".tga", ".psd", ".svg", ".ico", *RAW_EXTENSIONS)
 
 
 def read_imagenet(root: Path, size: int) -> Dataset:
-    """`train/<wnid>/*` and `val/<wnid>/*` under `root`, every training image with its label."""
-    class_folders(root / "val")  # the published archive has no class folders here; say so before hours are spent
+    """ImageNet from `train/<wnid>/*` and `val/<wnid>/*` under `root`; every training image has its label."""
+    class_folders(root / "val")  # fails early: the published archive has no class folders here
     listing = Listing(root, class_folders(root / "train"))
     _list_classes(listing, root / "train", "labeled")
     _list_classes(listing, root / "val", "test")
@@ -43,18 +29,18 @@ def read_imagenet(root: Path, size: int) -> Dataset:
 
 
 def list_folder(root: Path) -> Listing:
-    """`labeled/<class>/**`, `unlabeled/**` and, where there is one, `test/<class>/**` under a user's `root`.
+    """Lists `labeled/<class>/**`, `unlabeled/**` and, if it exists, `test/<class>/**` under a user's `root`.
 
-    Faults are collected, not raised.
+    Faults are collected in the listing, not raised.
     """
     listing = Listing(root)
-    _note_others(listing)
+    _note_other_entries(listing)
     try:
         listing.classes = class_folders(root / "labeled")
     except NPMatchError as fault:
-        listing.faults.append(str(fault) + _what_to_move(listing))
+        listing.faults.append(str(fault) + _hint_to_move(listing))
     for name in listing.classes:
-        if in_utf8(name) != name:  # it will be written into files of text: model, report, export
+        if in_utf8(name) != name:  # class names are written into text files: model, report, export
             listing.faults.append(f"{root / 'labeled' / name}: the name of this class folder is not UTF-8; rename it")
     if (root / "labeled").is_dir():
         _list_classes(listing, root / "labeled", "labeled")
@@ -65,32 +51,33 @@ def list_folder(root: Path) -> Listing:
     return listing
 
 
-def _note_others(listing: Listing) -> None:
-    """What lies beside the three folders: passed over in silence, most images might be missing."""
+def _note_other_entries(listing: Listing) -> None:
+    """Reports images beside the three folders, which are not used, and misspelt names of these folders."""
     root = listing.root
     for name in sorted(set(os.listdir(root)) - set(PARTS)):
-        if (meant := name.lower().replace("ll", "l")) in PARTS and _is_class(root, name):
-            found = (root / meant).exists() and (root / meant).samefile(root / name)  # where capitals do not count
-            listing.faults += [] if found else [f"{root / name}: rename this folder to '{meant}'"]
-        elif _is_class(root, name) and any(images for _, images in walk_images(root / name)):
+        if (meant := name.lower().replace("ll", "l")) in PARTS and _is_visible_folder(root, name):
+            # Where file names are not case-sensitive, both names may lead to the same folder.
+            is_same = (root / meant).exists() and (root / meant).samefile(root / name)
+            listing.faults += [] if is_same else [f"{root / name}: rename this folder to '{meant}'"]
+        elif _is_visible_folder(root, name) and any(images for _, images in walk_images(root / name)):
             listing.remark("unused-folder", name)
         elif is_image(name):
             listing.remark("no-class-folder", name)
 
 
-def _what_to_move(listing: Listing) -> str:
-    """What to do with a folder whose class folders lie in it directly, as other programs want them."""
-    found = listing.remarks.get("unused-folder", [])
-    if not found or (listing.root / "labeled").exists():
+def _hint_to_move(listing: Listing) -> str:
+    """The remedy if class folders are directly under the root, as other programs expect them; otherwise empty."""
+    unused = listing.remarks.get("unused-folder", [])
+    if not unused or (listing.root / "labeled").exists():
         return ""
-    return f"; move the folders of the classes into it, if '{found[0]}' is one"
+    return f"; move the class folders into it, if '{unused[0]}' is one"
 
 
 def class_folders(folder: Path) -> list[str]:
-    """The names of the class folders, sorted; their order is the order of the labels."""
+    """The sorted names of the class folders in `folder`, in the order of the labels; fewer than two are an error."""
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such folder; it must hold one folder of images for each class")
-    classes = [name for name in sorted(os.listdir(folder)) if _is_class(folder, name)]
+    classes = [name for name in sorted(os.listdir(folder)) if _is_visible_folder(folder, name)]
     if not classes:
         raise NPMatchError(f"{folder}: no class folder in it; put the images of each class into a folder of its own")
     if len(classes) < 2:
@@ -99,9 +86,9 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
-    """The images of every class folder."""
+    """Adds the images of every class folder in `folder` to a listing."""
     for name in sorted(os.listdir(folder)):
-        if not _is_class(folder, name):
+        if not _is_visible_folder(folder, name):
             kind = "hidden" if name.startswith(".") else "no-class-folder"
             listing.remark(kind, f"{folder.name}/{name}")
         elif name not in listing.classes and part == "test":
@@ -115,76 +102,77 @@ def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
 
 
 def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") -> int:
-    """Adds the images of `folder` and of the folders in it; returns how many."""
-    found = 0
+    """Adds the images in and below `folder` to a listing; returns their number."""
+    count = 0
     for where, folders, files in os.walk(folder):
         base = os.path.relpath(where, listing.root).replace(os.sep, "/")
         for name in sorted(folders):
-            if os.path.islink(os.path.join(where, name)):  # may lead in circles, so it is not followed
+            if os.path.islink(os.path.join(where, name)):  # not followed, because links may form a cycle
                 listing.remark("linked-folder", f"{base}/{name}")
             elif name.startswith("."):
                 listing.remark("hidden", f"{base}/{name}")
-        folders[:] = _entered(folders)
+        folders[:] = _visible(folders)
         for name in sorted(files):
             if is_image(name):
                 listing.files.append(ListedFile(f"{base}/{name}", part, label))
-                found += 1
+                count += 1
                 if label and where != str(folder):
                     listing.remark("nested", f"{base}/{name}")
             else:
                 listing.remark(_why_unused(name), f"{base}/{name}")
-    return found
+    return count
 
 
 def _why_unused(name: str) -> str:
+    """The kind of finding for a file that is not used."""
     if name.startswith("."):
         return "hidden"
     return "unread-format" if is_unread(name) else "other-file"
 
 
 def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """`folder` and every folder below it, each with the names of its images, in a fixed order; hidden ones left out."""
+    """`folder` and every folder below it with the names of its images, in a fixed order, without hidden ones."""
     for where, folders, files in os.walk(folder):
-        folders[:] = _entered(folders)
+        folders[:] = _visible(folders)
         yield where, sorted(name for name in files if is_image(name))
 
 
 def walk_pictures(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """As `walk_images`, with what would be missed: pictures of formats not read, links to folders elsewhere."""
+    """Like `walk_images`, with the names of pictures in formats that are not read and of links to folders elsewhere.
+
+    These would be missed otherwise; links to folders below `folder` are not, as the walk reaches their images anyway.
+    """
     top = os.path.realpath(folder)
     for where, folders, files in os.walk(folder):
-        folders[:] = _entered(folders)
+        folders[:] = _visible(folders)
         links = [name for name in folders if os.path.islink(os.path.join(where, name))]
-        elsewhere = [name for name in links if not _is_within(os.path.realpath(os.path.join(where, name)), top)]
+        targets = {name: os.path.realpath(os.path.join(where, name)) for name in links}
+        elsewhere = [name for name, target in targets.items() if os.path.commonpath([target, top]) != top]
         yield where, sorted([name for name in files if is_image(name) or is_unread(name)] + elsewhere)
 
 
-def _is_within(path: str, folder: str) -> bool:
-    return os.path.commonpath([path, folder]) == folder
-
-
-def _entered(folders: list[str]) -> list[str]:
+def _visible(folders: list[str]) -> list[str]:
     return sorted(name for name in folders if not name.startswith("."))
 
 
-def _is_class(folder: Path, name: str) -> bool:
+def _is_visible_folder(folder: Path, name: str) -> bool:
     return not name.startswith(".") and os.path.isdir(os.path.join(folder, name))
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image, and not hidden."""
-    return _ends_in(name, EXTENSIONS)
+    """Whether `name` is a file name of an image that is not hidden."""
+    return _has_extension(name, IMAGE_EXTENSIONS)
 
 
 def is_unread(name: str) -> bool:
-    """Whether a file's name is that of a picture whose format is not read, and not hidden."""
-    return _ends_in(name, UNREAD)
+    """Whether `name` is a file name of a picture that is not hidden and has a format that is not read."""
+    return _has_extension(name, UNREAD_EXTENSIONS)
 
 
 def is_raw(name: str) -> bool:
-    """Whether a file's name is that of a camera's raw picture: TIFF readers would find its thumbnail alone."""
-    return _ends_in(name, RAW)
+    """Whether `name` is a file name of a camera's raw picture, in which a TIFF reader finds only the thumbnail."""
+    return _has_extension(name, RAW_EXTENSIONS)
 
 
-def _ends_in(name: str, endings: tuple[str, ...]) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in endings
+def _has_extension(name: str, extensions: tuple[str, ...]) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in extensions

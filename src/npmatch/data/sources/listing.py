@@ -1,4 +1,4 @@
-"""Which files a data set consists of, before any of them is opened, and what is wrong with the way they lie there."""
+"""Listings: the image files of a folder or a CSV, found without opening them, and the problems of their layout."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ Part = Literal["labeled", "unlabeled", "test"]
 
 
 class ListedFile(NamedTuple):
-    """One image of a data set."""
+    """One image file of a data set."""
 
-    name: str  # relative to the listing's root and with "/", so that equal folders in two places are equal data sets
+    name: str  # relative to the listing's root, with "/", so that equal folders in two places give equal data sets
     part: Part
-    label: str = ""  # empty where unlabelled
+    label: str = ""  # empty if unlabelled
 
 
 @dataclass
 class Listing:
-    """All files of a data set, labelled and unlabelled ones in the order they are trained in, then the test's."""
+    """All image files of a data set: the training files in the order of the training set, then the test files."""
 
     root: Path
-    classes: list[str] = field(default_factory=list)  # their order is the order of the labels
+    classes: list[str] = field(default_factory=list)  # in the order of the labels
     files: list[ListedFile] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # why nothing can be trained on it, a line each
-    missing: dict[str, str] = field(default_factory=dict)  # name → where it is listed, in words
-    remarks: dict[str, list[str]] = field(default_factory=dict)  # a kind of findings.KINDS → what it is true of
+    faults: list[str] = field(default_factory=list)  # problems that make training impossible, one line each
+    missing: dict[str, str] = field(default_factory=dict)  # name of a file that does not exist → error message
+    remarks: dict[str, list[str]] = field(default_factory=dict)  # a kind of findings.KINDS → names of files or folders
 
     def path(self, file: ListedFile) -> str:
-        """Where it is."""
+        """The path of a listed file."""
         return os.path.join(self.root, file.name)
 
     def count(self, part: Part) -> Counter[str]:
-        """How many images of a part have each label."""
+        """Number of images of `part` with each label."""
         return Counter(file.label for file in self.files if file.part == part)
 
     def remark(self, kind: str, name: str) -> None:
-        """Remembers what somebody should look at."""
+        """Adds a file or folder to the remarks of one kind."""
         self.remarks.setdefault(kind, []).append(name)
 
     def dataset(self, name: str, size: int, missing_ok: bool = False) -> ListedDataset:
-        """The images, decoded when they are asked for; fails with the first fault."""
+        """The data set, with images decoded on access; faults are errors, as are missing files unless `missing_ok`."""
         faults = self.faults + ([] if missing_ok else list(self.missing.values()))
         if faults:
             raise NPMatchError(faults[0])
@@ -61,13 +61,13 @@ class Listing:
         )
 
     def _images(self, files: list[ListedFile], size: int) -> ImageSet:
-        number = {"": -1} | {name: label for label, name in enumerate(self.classes)}
-        labels = torch.tensor([number[file.label] for file in files], dtype=torch.int64)
+        index = {"": -1} | {name: label for label, name in enumerate(self.classes)}
+        labels = torch.tensor([index[file.label] for file in files], dtype=torch.int64)
         return ImageSet(FileImages([self.path(file) for file in files], size), labels, [file.name for file in files])
 
 
 @dataclass
 class ListedDataset(Dataset):
-    """A data set of files that remembers their listing, so that nobody has to walk the folder again."""
+    """A data set of files with their listing, so that later checks need not walk the folder again."""
 
     listing: Listing = field(default_factory=lambda: Listing(Path()))

@@ -1,7 +1,7 @@
 """MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017), read from IDX files, plain or gzipped.
 
-An IDX file holds a magic number, whose last byte counts the dimensions, then their sizes, big-endian 32-bit integers
-all, then the array's bytes.
+An IDX file consists of a magic number, whose last byte is the number of dimensions, the size of each dimension, and
+the bytes of the array. Magic number and sizes are big-endian 32-bit integers.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from npmatch.data.images import ArrayImages
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageSet
 
-IMAGES, LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes in three dimensions, and in one
+IMAGES, LABELS = 0x0803, 0x0801  # magic numbers: unsigned bytes in three dimensions and in one
 SIDE = 28
-MAX_BYTES = 2**26  # of a file; the largest of both sets has 47 million
+MAX_BYTES = 2**26  # of a file; the largest one of both data sets has 47 million
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the two sets, and where its files may lie."""
+    """The possible folders of one of the two data sets, and its constants."""
 
     name: str
-    folders: tuple[str, ...]  # under root, which comes last: both sets give their files the same names
+    folders: tuple[str, ...]  # under root; root itself is last, as both data sets use the same file names
     class_names: tuple[str, ...]
     mean: float
     std: float
-    advice: str  # for those who do not have it
+    advice: str  # end of the error message if the files are missing
 
 
 def read_fashion_mnist(root: Path) -> Dataset:
-    """60,000 training and 10,000 test images of ten kinds of clothes, 28×28, grey."""
+    """60,000 training and 10,000 test images of ten kinds of clothing, 28×28, grey."""
     return _read(root, FASHION_MNIST)
 
 
@@ -49,39 +49,40 @@ def read_mnist(root: Path) -> Dataset:
 
 
 def locate_fashion_mnist(root: Path | None) -> Path | None:
-    """`root` where it holds the files; else the folder of Debian's package, where that is installed."""
-    held = root is not None and _find_folder(root, FASHION_MNIST) is not None
-    return DEBIAN_FOLDER if not held and DEBIAN_FOLDER.is_dir() else root
+    """`root` if it has the files; otherwise the folder of Debian's package, if that is installed."""
+    has_files = root is not None and _find_folder(root, FASHION_MNIST) is not None
+    return DEBIAN_FOLDER if not has_files and DEBIAN_FOLDER.is_dir() else root
 
 
 def read_idx(path: Path, magic: int) -> Tensor:
-    """The array of an IDX file, uint8; an error where it is a file of another kind, or not whole."""
+    """The array in an IDX file, uint8; a file of another kind or an incomplete one is an error."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:  # what gzip says of a file that was cut short or altered
+    except (OSError, EOFError, zlib.error) as error:  # raised by gzip for a truncated or altered file
         raise NPMatchError(f"{path}: cannot be read ({error}); download it again") from error
-    if len(content) > MAX_BYTES:  # a small archive may hold gigabytes of zeros
-        raise NPMatchError(f"{path}: more than {MAX_BYTES:,} bytes, which neither set has; download it again")
+    if len(content) > MAX_BYTES:  # a small archive may expand to gigabytes of zeros
+        raise NPMatchError(f"{path}: more than {MAX_BYTES:,} bytes, which neither data set has; download it again")
     dimensions = magic & 0xFF
     start = 4 * (1 + dimensions)
     if len(content) < start:
         raise NPMatchError(f"{path}: {len(content)} bytes, too few for an IDX file; download it again")
-    found, *sizes = struct.unpack(f">{1 + dimensions}I", content[:start])
-    if found != magic:
-        raise NPMatchError(f"{path}: begins with {found:#010x}, not with {magic:#010x}; this is another kind of file")
-    if (held := len(content) - start) != math.prod(sizes) or not held:
-        wanted = "×".join(str(size) for size in sizes)
-        raise NPMatchError(f"{path}: {held} bytes of data where its header says {wanted}; download it again")
+    actual_magic, *sizes = struct.unpack(f">{1 + dimensions}I", content[:start])
+    if actual_magic != magic:
+        kinds = f"begins with {actual_magic:#010x}, not with {magic:#010x}"
+        raise NPMatchError(f"{path}: {kinds}; this is another kind of file")
+    if (num_bytes := len(content) - start) != math.prod(sizes) or not num_bytes:
+        shape = "×".join(str(size) for size in sizes)
+        raise NPMatchError(f"{path}: {num_bytes} bytes of data where its header says {shape}; download it again")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=start).view(sizes)
 
 
 def _read(root: Path, layout: Layout) -> Dataset:
     folder = _find_folder(root, layout)
     if folder is None:
-        *places, _ = layout.folders
+        *subfolders, _ = layout.folders
         raise NPMatchError(
-            f"{root}: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz here, in {' or in '.join(places)}; "
+            f"{root}: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz here, in {' or in '.join(subfolders)}; "
             f"{layout.advice}"
         )
     train, test = (_read_part(folder, part, len(layout.class_names)) for part in ("train", "t10k"))
@@ -93,22 +94,22 @@ def _read_part(folder: Path, part: str, classes: int) -> ImageSet:
     images, labels = read_idx(images_file, IMAGES), read_idx(labels_file, LABELS)
     number, height, width = images.shape
     if (height, width) != (SIDE, SIDE):
-        raise NPMatchError(f"{images_file}: images of {height}×{width} pixels, where {SIDE}×{SIDE} are wanted")
+        raise NPMatchError(f"{images_file}: images of {height}×{width} pixels, where {SIDE}×{SIDE} are expected")
     if len(labels) != number:
         raise NPMatchError(f"{labels_file}: {len(labels)} labels for the {number} images of {images_file.name}")
     if (largest := int(labels.max())) >= classes:
-        raise NPMatchError(f"{labels_file}: label {largest}, where {classes - 1} is the largest there is")
+        raise NPMatchError(f"{labels_file}: label {largest}, where {classes - 1} is the largest possible")
     return ImageSet(ArrayImages(images[:, None]), labels.long())
 
 
 def _find_folder(root: Path, layout: Layout) -> Path | None:
-    """The first of the set's folders that holds training images."""
+    """The first of the layout's folders under `root` that has training images."""
     folders = (root / folder for folder in layout.folders)
     return next((folder for folder in folders if _find_file(folder, "train-images-idx3-ubyte")), None)
 
 
 def _find_file(folder: Path, name: str) -> Path | None:
-    """The file, or its gzipped form."""
+    """The file `name` or its gzipped form; None if there is neither."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 

@@ -1,4 +1,4 @@
-"""Images by name: files, folders and patterns, one after the other, however many there are."""
+"""The images that paths on a command line name: files, folders and shell patterns such as 'photos/**/2024-*.jpg'."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
-from npmatch.data.sources.folders import EXTENSIONS, is_image, is_unread, walk_pictures
+from npmatch.data.sources.folders import IMAGE_EXTENSIONS, is_image, is_unread, walk_pictures
 from npmatch.errors import NPMatchError
 
 
 def find_images(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Files as given, every picture below the folders given, and those that a pattern names, in a fixed order.
+    """The files in `paths`, every picture below the folders, and the matches of the patterns, in a fixed order.
 
-    Pictures of formats that are not read, and links to folders elsewhere, are among them: whoever reads them says so.
-    A pattern is one of the shell's, in quotes: 'photos/**/2024-*.jpg'. No more than a folder's names is held at a time.
+    Pictures in formats that are not read and links to folders elsewhere are included, so that the caller can report
+    them (`why_unread`). A path that names no image is an error before the first image. No more than the names of one
+    folder are held in memory.
     """
-    named = list(paths)
-    for path in map(Path, named):  # all before the first is read: hours later nobody wants to hear of a slip of the pen
-        if not any(is_image(found.name) or found == path for found in _named_by(path)):
+    named = [Path(path) for path in paths]
+    for path in named:  # checked before any image is read, as a typo should not be reported hours later
+        if not any(is_image(file.name) or file == path for file in _files_of(path)):
             raise NPMatchError(_why_none(path))
-    for path in map(Path, named):
-        yield from _named_by(path)
+    for path in named:
+        yield from _files_of(path)
 
 
-def _named_by(path: Path) -> Iterator[Path]:
+def _files_of(path: Path) -> Iterator[Path]:
     return _matching(path) if not path.exists() and has_magic(str(path)) else _below(path)
 
 
 def _why_none(path: Path) -> str:
-    if (unread := next(_named_by(path), None)) is not None:
+    """The error message for a path that names no image."""
+    if (unread := next(_files_of(path), None)) is not None:
         return f"{path}: no image that can be read; {why_unread(unread)}"
     if path.is_dir():
-        return f"{path}: no image in this folder or below it; they are known by their endings ({', '.join(EXTENSIONS)})"
+        endings = ", ".join(IMAGE_EXTENSIONS)
+        return f"{path}: no image in this folder or below it; images are recognised by their endings ({endings})"
     return f"{path}: no image matches this pattern" if has_magic(str(path)) else f"{path}: no such file or folder"
 
 
 def why_unread(path: Path) -> str | None:
-    """One line on what a name alone tells: a link to a folder, a picture of a format not read; None of any other."""
+    """An error message for a link to a folder or a picture in a format that is not read; None for any other path."""
     if path.is_dir():
         return f"{path}: a link to a folder, which is not followed; name it beside the others"
     if is_unread(path.name):
@@ -48,7 +51,7 @@ def why_unread(path: Path) -> str | None:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """A file itself; of a folder, every picture in it."""
+    """A file itself, or every picture below a folder."""
     if not path.is_dir():
         if path.exists():
             yield path
@@ -58,27 +61,28 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
+    """The pictures that match a shell pattern, and those below the folders that match it."""
     parts = list(pattern.parts)
     fixed = next(i for i, part in enumerate(parts) if has_magic(part))
     for path in _expand(Path(*parts[:fixed]), parts[fixed:]):
         if "**" in parts[:-1] and path.is_dir():
-            continue  # the pattern has gone, or will go, into it by itself
+            continue  # `**` itself descends into this folder
         for image in _below(path):
-            if is_image(image.name) or why_unread(image):  # a pattern catches notes and tables too
+            if is_image(image.name) or why_unread(image):  # a pattern matches text files too
                 yield image
 
 
 def _expand(folder: Path, parts: list[str]) -> Iterator[Path]:
-    """What the rest of a pattern names below a folder; `**` stands for any number of folders, hidden ones left out."""
+    """The paths below `folder` that match the parts of a pattern; `**` matches any number of folders, none hidden."""
     if not parts:
         yield folder
         return
     head, rest = parts[0], parts[1:]
     if head == "**":
-        while rest and rest[0] == "**":  # which would name everything twice
+        while rest and rest[0] == "**":  # a second ** would match everything twice
             rest = rest[1:]
         yield from _expand(folder, rest)
-        if rest:  # a folder stands for all that is below it
+        if rest:  # at the end of a pattern, the folder itself stands for all images below it
             for name in _names(folder):
                 if (folder / name).is_dir() and not (folder / name).is_symlink():
                     yield from _expand(folder / name, ["**", *rest])
@@ -92,7 +96,7 @@ def _expand(folder: Path, parts: list[str]) -> Iterator[Path]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of all that is in a folder, in order."""
+    """The sorted names of all entries of a folder that are not hidden; none if it is not a folder."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except (NotADirectoryError, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""From a name to a data set: the built-in sources, and a user's own function."""
+"""The registry of data sources: built-in ones by name, and a user's own function as package.module:function."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from npmatch.user_code import import_name
 
 
 class Source(NamedTuple):
-    """How a data set is read, and what its reader looks for."""
+    """A built-in source of images: how it is read, and the files it needs."""
 
-    read: Callable[..., Dataset] | None = None  # of (), (root) or (root, size): what it `expects`, and its `size`
-    expects: str = ""  # the files under root, in words
-    size: int | None = None  # the side images are stored at unless told; None where they have one of their own
-    locate: Callable[[Path | None], Path | None] = lambda root: root  # where to look, given $NPMATCH_DATA alone
-    list_files: Callable[[Path], Listing] | None = None  # in place of `read`, for files of a user's own
+    read: Callable[..., Dataset] | None = None  # called with root if it `expects` files, and size if it has one
+    expects: str = ""  # the files expected under root, for error messages
+    size: int | None = None  # default side in pixels of images from files; None if their size is fixed
+    locate: Callable[[Path | None], Path | None] = lambda root: root  # without --data: $NPMATCH_DATA → root
+    list_files: Callable[[Path], Listing] | None = None  # in place of `read`, for a user's own files
 
 
 IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or .gz"
@@ -57,25 +57,25 @@ def load_dataset(
     missing_ok: bool = False,
     listing: Listing | None = None,
 ) -> Dataset:
-    """A built-in source, or 'package.module:function'; `root` defaults to $NPMATCH_DATA.
+    """Loads a built-in source, or calls the function 'package.module:function'; `root` defaults to $NPMATCH_DATA.
 
-    `image_size` is the side in pixels that images in files are scaled to; other sets have their own. With `missing_ok`
-    a CSV may list files that are not there, as long as nobody asks for them. With `listing`, a folder or a CSV is taken
-    as it was listed before, and not walked again.
+    `image_size` is the side in pixels that images in files are scaled to; other sources have a fixed size. With
+    `missing_ok`, a CSV may list files that do not exist, as long as these images are not used. With `listing`, a folder
+    or a CSV is not listed again.
     """
     root = find_root(source, root)
     if ":" in source:
-        return _checked(import_name(source, "data source")(root), source)
-    return _checked(_read_builtin(source, root, image_size, missing_ok, listing), source)
+        return _validated(import_name(source, "data source")(root), source)
+    return _validated(_read_builtin(source, root, image_size, missing_ok, listing), source)
 
 
 def is_listed(source: str) -> bool:
-    """Whether a source consists of a user's own files, which are listed and checked before they are read."""
+    """Whether a source reads a user's own files, which are listed and checked before training."""
     return source in SOURCES and SOURCES[source].list_files is not None
 
 
 def list_data(path: Path) -> Listing:
-    """An image folder or a CSV, as `train --data` takes them."""
+    """Lists the images of an image folder or a CSV, as given to `train --data`."""
     if not path.exists():
         raise NPMatchError(f"{path}: no such file or folder; give an image folder or a CSV with the columns path,label")
     if path.is_file() and path.suffix.lower() != ".csv":
@@ -84,11 +84,11 @@ def list_data(path: Path) -> Listing:
 
 
 def find_root(source: str, root: str | Path | None) -> Path | None:
-    """Where a source's files are: as told, or $NPMATCH_DATA, unless the source knows a better place."""
+    """The folder or file of a source: `root`, or else $NPMATCH_DATA or the source's own default place."""
     if root is not None:
         return Path(root).expanduser()
-    given = os.environ.get("NPMATCH_DATA")
-    default = Path(given).expanduser() if given else None
+    variable = os.environ.get("NPMATCH_DATA")
+    default = Path(variable).expanduser() if variable else None
     return SOURCES[source].locate(default) if source in SOURCES else default
 
 
@@ -104,8 +104,8 @@ def _read_builtin(
     source = SOURCES[name]
     size = source.size if image_size is None else image_size
     if source.list_files is not None and size is not None:
-        found = listing or source.list_files(_existing(root, name, source.expects))
-        return found.dataset(name, size, missing_ok)
+        listing = listing or source.list_files(_existing(root, name, source.expects))
+        return listing.dataset(name, size, missing_ok)
     assert source.read is not None
     arguments: list[Path | int] = [_existing(root, name, source.expects)] if source.expects else []
     dataset = source.read(*arguments, *([size] if source.size is not None and size is not None else []))
@@ -116,6 +116,7 @@ def _read_builtin(
 
 
 def _existing(root: Path | None, name: str, expects: str) -> Path:
+    """`root`; an error that says what it should contain if it is missing or a file in place of a folder."""
     if root is None:
         raise NPMatchError(f"{name}: pass --data DIR or set NPMATCH_DATA; expected there: {expects}")
     if not root.exists():
@@ -126,10 +127,10 @@ def _existing(root: Path | None, name: str, expects: str) -> Path:
     return root
 
 
-def _checked(dataset: object, source: str) -> Dataset:
-    """What the rest of the package takes for granted, said in one line where a user's function breaks it."""
+def _validated(dataset: object, source: str) -> Dataset:
+    """`dataset` if it keeps the rules that the rest of the package relies on; a user's function may break them."""
     if not isinstance(dataset, Dataset):
-        raise NPMatchError(f"{source}: returned {type(dataset).__name__} where an npmatch.Dataset was wanted")
+        raise NPMatchError(f"{source}: returned {type(dataset).__name__}, but must return an npmatch.Dataset")
     classes = len(dataset.class_names)
     if classes < 2:
         raise NPMatchError(f"{source}: class_names has {classes} names; two or more are needed")
@@ -145,14 +146,15 @@ def _checked(dataset: object, source: str) -> Dataset:
 
 
 def _check_images(part: ImageSet, classes: int, where: str) -> None:
-    if isinstance(part.images, Tensor | np.ndarray):  # what a user has at hand; it would pass for a store until used
+    """Raises an error if images, labels and names do not fit each other; converts arrays to an image store."""
+    if isinstance(part.images, Tensor | np.ndarray):  # arrays are accepted in place of a store
         part.images = ArrayImages(torch.as_tensor(part.images))
     if not isinstance(part.images, ImageStore):
-        found = type(part.images).__name__
-        raise NPMatchError(f"{where}: images must be a uint8 tensor N C H W or an npmatch.ImageStore, not {found}")
+        kind = type(part.images).__name__
+        raise NPMatchError(f"{where}: images must be a uint8 tensor N C H W or an npmatch.ImageStore, not {kind}")
     _, height, width = part.images.shape
-    if height != width:  # as all that predict, export or the page make of a picture
-        raise NPMatchError(f"{where}: images of {height}×{width} pixels must be square; crop them or fill them up")
+    if height != width:  # predict, export and the web page make every picture square
+        raise NPMatchError(f"{where}: images of {height}×{width} pixels must be square; crop or pad them")
     part.labels = torch.as_tensor(part.labels)
     if part.labels.dtype != torch.int64 or part.labels.ndim != 1:
         raise NPMatchError(f"{where}: labels must be int64 of one dimension, not {part.labels.dtype}")
@@ -162,4 +164,4 @@ def _check_images(part: ImageSet, classes: int, where: str) -> None:
         raise NPMatchError(f"{where}: {len(part.names)} names for {len(part.labels)} images")
     low, high = int(part.labels.min()), int(part.labels.max())
     if low < -1 or high >= classes:
-        raise NPMatchError(f"{where}: labels from {low} to {high}; wanted 0 to {classes - 1}, or −1 for unlabelled")
+        raise NPMatchError(f"{where}: labels from {low} to {high}; valid are 0 to {classes - 1}, and −1 for unlabelled")

@@ -1,4 +1,4 @@
-"""Images listed in a CSV file: `path,label`, an empty label for an unlabelled image, perhaps `split`."""
+"""Images listed in a CSV file with the columns path, label (empty if unlabelled) and optionally split."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import NamedTuple
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.errors import NPMatchError
 
-SEPARATORS = ",;\t"  # where the comma stands in numbers, a spreadsheet's CSV has semicolons
-WANTED = ("path", "label")
+SEPARATORS = ",;\t"  # spreadsheets write semicolons in countries with a decimal comma
+REQUIRED_COLUMNS = ("path", "label")
 
 
 class TableRow(NamedTuple):
-    """The cells of one row by their column's name; one that is missing at its end is empty."""
+    """The line number of a row and its cells by column name; cells missing at the end of a row are empty."""
 
     line: int
     cells: dict[str, str]
 
 
-def read_rows(table: Path, to_the_letter: bool = False, optional: str = "") -> Iterator[TableRow]:
-    """Every row but empty lines; `optional` names, in an error, the columns there may be beside path and label.
+def read_rows(table: Path, verbatim: bool = False, optional: str = "") -> Iterator[TableRow]:
+    """All rows but empty lines; the columns path and label are required, error messages mention `optional` ones.
 
-    `to_the_letter` keeps blanks before a cell, and bytes that are not UTF-8 as Python has them in file names.
+    `verbatim` keeps spaces before a cell, and keeps bytes that are not UTF-8 as Python has them in file names.
     """
-    errors = "surrogateescape" if to_the_letter else "strict"
+    errors = "surrogateescape" if verbatim else "strict"
     try:
-        with open(table, newline="", encoding="utf-8-sig", errors=errors) as file:  # "-sig": a byte-order mark may lead
+        with open(table, newline="", encoding="utf-8-sig", errors=errors) as file:  # "-sig" skips a byte-order mark
             first = file.readline()
             file.seek(0)
-            reader = csv.reader(file, delimiter=_separator(first), skipinitialspace=not to_the_letter)
+            reader = csv.reader(file, delimiter=_separator(first), skipinitialspace=not verbatim)
             columns = [name.strip() for name in next(reader, [])]
-            if not set(WANTED) <= set(columns):
-                found = ",".join(columns) or "(none)"
+            if not set(REQUIRED_COLUMNS) <= set(columns):
+                actual = ",".join(columns) or "(none)"
                 more = f" and optionally {optional}" if optional else ""
-                raise NPMatchError(f"{table}: the first line names the columns {found}; wanted are path,label{more}")
+                raise NPMatchError(f"{table}: the first line names the columns {actual}; it must name path,label{more}")
             for cells in reader:
                 if cells:
                     yield TableRow(
@@ -46,37 +46,37 @@ def read_rows(table: Path, to_the_letter: bool = False, optional: str = "") -> I
     except OSError as error:
         raise NPMatchError(f"{table}: cannot be read ({error.strerror})") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again as one") from error
+        raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again in this format") from error
 
 
 def _separator(first_line: str) -> str:
-    """The one that makes the wanted columns of the first line."""
+    """The separator with which the first line has the required columns; a comma if none does."""
     for separator in SEPARATORS:
         columns = {name.strip() for name in next(csv.reader([first_line], delimiter=separator), [])}
-        if set(WANTED) <= columns:
+        if set(REQUIRED_COLUMNS) <= columns:
             return separator
     return SEPARATORS[0]
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One image in the CSV."""
 
     line: int
     path: str  # as written: relative to the table's folder, or absolute
-    label: str  # empty where unlabelled
+    label: str  # empty if unlabelled
     split: str  # train or test
 
 
 def list_csv(table: Path) -> Listing:
-    """The files that `table` names; classes are the labels of its training rows, sorted.
+    """Lists the files that `table` names; the classes are the sorted labels of its training rows.
 
-    A table that cannot be read is an error, other faults are collected.
+    A table that cannot be read is an error; other faults are collected in the listing.
     """
     if table.is_dir():
         raise NPMatchError(f"{table}: a folder; name the CSV in it, with the columns path,label")
     if not table.is_file():
         raise NPMatchError(f"{table}: no such file; it must be a CSV with the columns path,label")
-    rows = list(_read_rows(table))
+    rows = list(_read_images(table))
     classes = sorted({row.label for row in rows if row.split == "train"} - {""})
     listing = Listing(table.parent, classes)
     if len(classes) < 2:
@@ -90,10 +90,10 @@ def list_csv(table: Path) -> Listing:
     return listing
 
 
-def _read_rows(table: Path) -> Iterator[Row]:
+def _read_images(table: Path) -> Iterator[Row]:
     for line, cells in read_rows(table, optional="split"):
         path, label, split = (cells.get(name, "").strip() for name in ("path", "label", "split"))
-        if not "".join(cells.values()).strip():  # spreadsheets leave such rows at the end
+        if not "".join(cells.values()).strip():  # spreadsheets leave empty rows at the end
             continue
         if not path:
             raise NPMatchError(f"{table}, line {line}: no path")
@@ -103,7 +103,7 @@ def _read_rows(table: Path) -> Iterator[Row]:
 
 
 def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
-    """Training rows in their order, then the test's; a file that is not there, and one that is there twice, is said."""
+    """Adds training files and then test files to a listing, in the order of their rows, and reports missing files."""
     first_line: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row.split == "test"):
         file = os.path.normpath(table.parent / row.path)
@@ -120,5 +120,5 @@ def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
         part: Part = "test" if row.split == "test" else "labeled" if row.label else "unlabeled"
         listing.files.append(ListedFile(name, part, row.label))
     if listing.files and len(listing.missing) == len(listing.files):
-        paths = f"of its {len(rows)} files none is there: paths are relative to the folder of the table, or absolute"
-        listing.faults.append(f"{table}: {paths}; {next(iter(listing.missing.values()))}")
+        fault = f"none of its {len(rows)} files exists: paths must be relative to the folder of the table, or absolute"
+        listing.faults.append(f"{table}: {fault}; {next(iter(listing.missing.values()))}")
