@@ -23,7 +23,7 @@ from benchmarks.timing import Run, captured, interleaved, tell
 from npmatch.augment import AugmentConfig, View, make_policy
 from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.distributed.devices import choose_device
-from npmatch.training.speed import OPTIONS
+from npmatch.training.speed import COMPILE_OPTIONS
 
 SIDE = 32
 COLUMNS = [
@@ -104,7 +104,7 @@ def one_by_one(transform: Callable[[Any], Any], images: Iterable[Any]) -> Run:
 
 def time_on_device(view: View[Any], pixels: Tensor, rounds: int) -> dict[str, float]:
     """Our views on a GPU: as one graph, and compiled as in training."""
-    compiled = torch.compile(view.__call__, dynamic=False, options=OPTIONS)
+    compiled = torch.compile(view.__call__, dynamic=False, options=COMPILE_OPTIONS)
     runs = {
         "ours, GPU, captured": captured(_call(view, pixels)),
         "ours, GPU, compiled": captured(lambda: compiled(pixels)),

@@ -1,4 +1,4 @@
-"""A step that is not finite is as if it had never been: every tensor of the state, for every algorithm."""
+"""A step that is not finite changes no tensor of the state, for every algorithm."""
 
 import copy
 
@@ -66,26 +66,26 @@ def test_a_bad_step_changes_nothing(name, where):
     after = state(algorithm, update)
     assert [k for k in before if not torch.equal(before[k], after[k])] == []
     assert update.bad_steps.read()[:2] == (1, 1)
-    # And nothing hidden remains: the next step is that of an algorithm that never met a bad one.
+    # No hidden state remains: the next step equals that of an algorithm that never had a bad step.
     assert take(algorithm, update, make_batch(algorithm, 3), 3)
     assert take(straight, straight_update, make_batch(algorithm, 3), 3)
     expected, found = state(straight, straight_update), state(algorithm, update)
     assert [k for k in expected if not torch.equal(expected[k], found[k])] == []
 
 
-def test_without_the_guard_a_bad_step_does_change_buffers():
-    """So the test above can fail."""
+def test_without_begin_and_end_a_bad_step_does_change_buffers():
+    """Shows that the test above can fail."""
     algorithm, update = set_up("npmatch")
     before = copy.deepcopy(algorithm.state_dict())
     algorithm.train_step(poison_views(make_batch(algorithm, 0), "x"), torch.tensor(0.5), update)
     changed = [k for k, v in algorithm.state_dict().items() if not torch.equal(before[k], v)]
     assert any("running_mean" in k for k in changed)
     assert any("bank.rows" in k for k in changed)
-    assert not any("weight" in k for k in changed), "weights are kept by the update itself"
+    assert not any("weight" in k for k in changed), "the update itself protects the weights"
 
 
-def test_norm_statistics_of_a_pass_without_gradient_are_kept_too():
-    """Weak views normalised alone: their NaN reaches no loss, but would reach the running statistics."""
+def test_norm_statistics_of_a_pass_without_gradient_are_restored_too():
+    """Weak views in a pass of their own: their NaN reaches no loss, but would reach the running statistics."""
     algorithm = make_algorithm(NPMatch, NPMatch.Config(weak_norm="own", targets="trusted"))
     update = Update(algorithm, TrainingConfig())
     take(algorithm, update, make_batch(algorithm, 0), 0)
@@ -122,13 +122,13 @@ def test_too_many_in_a_row_end_the_run_and_name_what_failed_first(tmp_path, monk
     assert scalars["step"] == 14
     assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
     assert [r["step"] for r in RunFolder(tmp_path / "run").records() if r["kind"] == "train"] == [5, 10, 15]
-    # With another limit the same run ends, and what it saves after the bad steps is what it had before them.
+    # With a higher limit the same run finishes, and its checkpoint after the bad steps is finite.
     run = train_tiny(tmp_path / "other", training__max_bad_steps=9)
     tensors, _ = load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])
     assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
 
 
-def test_a_gradient_that_fails_is_named(tmp_path):
+def test_a_non_finite_gradient_is_named():
     algorithm, update = set_up("fixmatch")
     next(iter(algorithm.parameters())).register_hook(lambda g: g * NAN)
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""Every piece of state is needed: left out of what a run takes up again, training goes another way."""
+"""Every piece of a checkpoint's state is needed: without it, a resumed run ends with other weights."""
 
 import copy
 
@@ -13,7 +13,7 @@ SAVED_AFTER, STEPS = 3, 6
 
 
 class Training:
-    """The state of a run on a tiny task, and steps."""
+    """Steps of an algorithm on a tiny task, and its state."""
 
     def __init__(self, name: str) -> None:
         self.algorithm = make_algorithm(ALGORITHMS[name])
@@ -55,7 +55,7 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         resumed.take(range(SAVED_AFTER, STEPS))
         return is_same(resumed.state(), straight.state())
 
-    assert resume(saved), "with all of it the resumed run is the straight one"
+    assert resume(saved), "with all of its state a resumed run must equal the uninterrupted one"
     buffers = {key for key, _ in make_algorithm(ALGORITHMS[name]).named_buffers()}
     changed = [key for key in buffers if not torch.equal(saved["algorithm"][key], fresh["algorithm"][key])]
     weights = [key for key in saved["algorithm"] if key not in buffers]
@@ -80,11 +80,11 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         ("mpl", {"baseline", "teacher.backbone.norm.running_mean"}),
     ],
 )  # fmt: skip
-def test_the_pieces_an_algorithm_is_known_to_have_are_among_those_tried(name, expected):
+def test_the_known_state_of_an_algorithm_is_among_the_pieces_tried(name, expected):
     from npmatch.algorithms import NPMatch
 
     training = Training(name)
-    if name == "npmatch":  # so few steps make nothing sure of itself
+    if name == "npmatch":  # after so few steps no prediction would be confident enough
         training.algorithm = make_algorithm(NPMatch, NPMatch.Config(confidence=0.1, max_entropy=3.0))
         training.update = Update(training.algorithm, TrainingConfig())
     fresh = training.state()["algorithm"]

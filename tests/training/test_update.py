@@ -1,10 +1,11 @@
-"""Schedules, weight decay, clipping and averaging against plain formulas and torch's own SGD."""
+"""Schedules, weight decay, clipping and averages against torch's own SGD, CosineAnnealingLR and AveragedModel."""
 
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from npmatch.training import TrainingConfig, Update
 from npmatch.training.update import learning_rate_factor
@@ -32,38 +33,56 @@ def twins():
     return first, second
 
 
-def test_schedules():
-    assert learning_rate_factor("cosine-7-16", 0.0) == 1
-    assert learning_rate_factor("cosine-7-16", 1.0) == pytest.approx(math.cos(7 * math.pi / 16))
-    assert learning_rate_factor("cosine-63-128", 1.0) == pytest.approx(math.cos(63 * math.pi / 128))
-    assert learning_rate_factor("constant", 0.7) == 1
+def torch_cosine(steps: int) -> list[float]:
+    """Rates of torch's CosineAnnealingLR from 1 to 0 over steps + 1 steps, all but the last."""
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, T_max=steps + 1)
+    rates = []
+    for _ in range(steps + 1):
+        rates.append(schedule.get_last_lr()[0])
+        sgd.step()
+        schedule.step()
+    return rates
 
 
-def test_steps_agree_with_plain_sgd_and_its_cosine():
+@pytest.mark.parametrize(("schedule", "steps", "end"), [("cosine-7-16", 7, 0.19509), ("cosine-63-128", 63, 0.024541)])
+def test_schedules_agree_with_torch(schedule, steps, end):
+    """torch anneals by (1 + cos 2x) / 2 = cos² x."""
+    factors = [learning_rate_factor(schedule, k / steps) for k in range(steps + 1)]
+    assert [factor**2 for factor in factors] == pytest.approx(torch_cosine(steps))
+    assert factors[-1] == pytest.approx(end, rel=1e-4)
+
+
+def test_a_constant_schedule_keeps_the_rate():
+    assert [learning_rate_factor("constant", progress) for progress in (0.0, 0.7, 1.0)] == [1, 1, 1]
+
+
+def test_steps_agree_with_torchs_sgd_schedule_and_averages():
     ours, theirs = twins()
-    config = TrainingConfig(learning_rate=0.1, weight_decay=0.05)
-    update = Update(ours, config)
+    update = Update(ours, TrainingConfig(learning_rate=0.1, weight_decay=0.05))
     decayed = [p for p in theirs.parameters() if p.dim() > 1]
     plain = [p for p in theirs.parameters() if p.dim() == 1]
     sgd = torch.optim.SGD(
         [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
         lr=0.1, momentum=0.9, nesterov=True,
     )  # fmt: skip
-    average = {n: p.detach().clone() for n, p in theirs.named_parameters()}
-    for k in range(6):
-        update.set_progress(k / 6)
+    averaged = AveragedModel(theirs, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    averaged.update_parameters(theirs)  # the first call copies the weights
+    for k, rate in enumerate(torch_cosine(7)):
+        update.set_progress(k / 7)
         update(loss_of(ours, k))
         update.ema.update()
         for group in sgd.param_groups:
-            group["lr"] = 0.1 * math.cos(7 * math.pi / 16 * k / 6)
+            group["lr"] = 0.1 * math.sqrt(rate)
         sgd.zero_grad()
         loss_of(theirs, k).backward()
         sgd.step()
-        for name, p in theirs.named_parameters():
-            average[name] = 0.999 * average[name] + 0.001 * p.detach()
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        averaged.update_parameters(theirs)
+    for (name, p), q, average in zip(
+        ours.named_parameters(), theirs.parameters(), averaged.module.parameters(), strict=True
+    ):
         torch.testing.assert_close(p, q)
-        torch.testing.assert_close(update.ema.average[name], average[name])
+        torch.testing.assert_close(update.ema.average[name], average)
 
 
 def test_without_momentum_nesterovs_form_is_plain_descent():
@@ -75,7 +94,7 @@ def test_without_momentum_nesterovs_form_is_plain_descent():
         torch.testing.assert_close(p, q - 0.5 * q.grad)
 
 
-def test_clipping_bounds_backbone_and_head_apart():
+def test_clipping_bounds_backbone_and_head_separately():
     module, unclipped = twins()
     update = Update(
         module, TrainingConfig(clip=0.01, momentum=0.0, nesterov=False, weight_decay=0.0, learning_rate=1.0)

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from npmatch.runs.folder import RunFolder
-from npmatch.training.interrupt import listening
+from npmatch.training.interrupt import catch_stop_signals
 
 TAIL = 16_384  # bytes: the last lines of a log, whatever its length
 
@@ -145,7 +145,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, lock: int | None, watcher: Watc
     """Runs all, `parallel` at a time, and returns the reasons of those that failed."""
     waiting, running, problems = deque(jobs), dict[Job, subprocess.Popen[bytes]](), dict[Job, str]()
     environment = child_environment(parallel)
-    with listening() as stop:
+    with catch_stop_signals() as stop:
         try:
             while (waiting or running) and stop.signum is None:
                 while waiting and len(running) < parallel:

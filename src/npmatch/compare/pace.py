@@ -16,13 +16,14 @@ from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
 from npmatch.runs.build import build
 from npmatch.training import Display
-from npmatch.training.pace import AT_LEAST, steps_within
+from npmatch.training.pace import MEASURED_STEPS, steps_within
 
 
 def iterations_for(config: Config, minutes: float, device: str | None = None) -> int:
     """The number of training steps of `config` that take `minutes` on the device; at least one."""
     chosen = choose_device(device)
-    config = replace(config, training=replace(config.training, iterations=max(AT_LEAST, config.training.iterations)))
+    iterations = max(MEASURED_STEPS, config.training.iterations)
+    config = replace(config, training=replace(config.training, iterations=iterations))
     d, dataset = config.data, load_configured(config.data)
     split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
     trainer, _ = build(config, dataset, split, chosen, Display("", 0, quiet=True))

@@ -20,7 +20,7 @@ from npmatch.config.recipes import OWN_IMAGES
 from npmatch.data.check.inspection import open_regular
 from npmatch.data.images import FORMATS
 from npmatch.data.sources.listing import Listing
-from npmatch.training import filled_decay
+from npmatch.training import limit_ema_decay
 
 SAMPLED_FILES = 256  # number of files whose headers are read to find the usual image size
 SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)  # pixels: sides that images of different sizes are scaled to
@@ -201,7 +201,7 @@ def _batches(facts: DataFacts, on_cuda: bool) -> Iterator[Choice]:
 
 def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
     usual, steps = (0.999 if on_cuda else OWN_IMAGES["training.ema"]), str(given.get("training.iterations", ""))
-    decay = filled_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
+    decay = limit_ema_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
     if decay < usual:
         yield Choice("training.ema", decay, f"{steps} steps are too few for a longer average")
     elif on_cuda:

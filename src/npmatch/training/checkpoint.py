@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file each, written whole or not at all, checksummed; the last two are kept."""
+"""Checkpoints: one safetensors file each, written atomically, with a checksum; the last two are kept."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Parts = dict[str, dict[str, Tensor]]
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any] | None = None) -> None:
-    """A safetensors file; scalars travel as JSON in its header, and a checksum of everything with them."""
+    """Writes tensors to a safetensors file, with `scalars` and a checksum of everything as JSON in its header."""
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     scalars = dict(scalars or {})
-    # One key: of several, safetensors writes now one first and now another, and equal runs give equal files.
+    # All in one key: safetensors writes several keys in random order, and equal runs must give equal files.
     header = json.dumps({**scalars, "sha256": _checksum(contiguous, scalars)}, sort_keys=True)
     write_atomically(path, save(contiguous, {"npmatch": header}))
 
@@ -35,9 +35,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], scalars: Mapping[str
 def load_tensors(
     path: Path, device: str | torch.device = "cpu", unsigned: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote, tensors and scalars; an error where a bit of it has changed since.
+    """The tensors and scalars of a file written by `save_tensors`; raises an NPMatchError if its checksum is wrong.
 
-    `unsigned`: whether a file without a checksum will do, such as one that another program wrote.
+    `unsigned` also accepts a file without a checksum, such as one that another program wrote.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -53,7 +53,7 @@ def load_tensors(
 
 
 def _checksum(tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> str:
-    """Of names, types, shapes and values, and of the scalars."""
+    """SHA-256 of names, types, shapes and values of the tensors, and of the scalars."""
     digest = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name in sorted(tensors):
         t = tensors[name]
@@ -66,13 +66,13 @@ class Checkpoints:
     """The folder of a run's checkpoints."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is created before the first save."""
+        """The first save creates the folder."""
         self.folder = folder
 
     def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Writes the state after `step` steps and forgets all but the newest ones."""
-        self.folder.mkdir(exist_ok=True)  # not its parents: where a mount has vanished, its place is not filled
-        for torn in self.folder.glob(f"step-*{TEMPORARY}"):  # left by a kill; on a disk that is nearly full it hurts
+        """Writes the state after `step` steps and deletes all but the newest KEPT checkpoints."""
+        self.folder.mkdir(exist_ok=True)  # not its parents: where a mount has vanished, nothing may take its place
+        for torn in self.folder.glob(f"step-*{TEMPORARY}"):  # left by a killed process; the disk may be nearly full
             torn.unlink()
         path = self.folder / f"step-{step:08d}.safetensors"
         tensors = {f"{part}/{name}": t for part, state in parts.items() for name, t in state.items()}
@@ -85,36 +85,36 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*.safetensors"))
 
     def load_latest(self, warn: Callable[[str], None]) -> tuple[int, Parts] | None:
-        """Step and parts of the newest checkpoint that is whole, or None where there is none at all."""
+        """Step and parts of the newest intact checkpoint, or None without any; calls `warn` for each damaged one."""
         paths, damaged = self.paths(), list[Path]()
         for path in reversed(paths):
             try:
-                found = _load_parts(path)
+                checkpoint = _load_parts(path)
             except NPMatchError as error:
                 warn(str(error))
                 damaged.append(path)
                 continue
             for other in damaged:
-                warn(f"{other.name} is put aside and {path.name} used, the one before it")
-                with contextlib.suppress(OSError):  # under this name it is not counted among those that are kept
+                warn(f"{other.name} is put aside; the checkpoint before it, {path.name}, is used")
+                with contextlib.suppress(OSError):  # under the new name it is not among the newest KEPT
                     other.rename(other.with_name(f"damaged-{other.name}"))
-            return found
+            return checkpoint
         if paths:
             raise NPMatchError(f"{self.folder}: no checkpoint in it can be read; train again in another --out")
         return None
 
 
 class Unsaved(Checkpoints):
-    """Checkpoints that are not kept, for training that leaves no files."""
+    """Checkpoints that are never written, for training without files."""
 
     def __init__(self) -> None:
-        """Has no folder."""
+        """Needs no folder."""
 
     def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Forgets the state."""
+        """Does nothing."""
 
     def paths(self) -> list[Path]:
-        """None."""
+        """No paths."""
         return []
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line on a terminal, a line per evaluation elsewhere."""
+"""Progress of a run: a live line on a terminal; where there is none, a printed line for each evaluation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Display:
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         """`quiet` shows nothing but warnings."""
-        self.console = Console(stderr=True, quiet=not is_rank_zero())  # of several ranks one speaks
+        self.console = Console(stderr=True, quiet=not is_rank_zero())  # only rank zero prints
         self.quiet = quiet
         self.values: dict[str, float] = {}
         self.progress = Progress(
@@ -46,27 +46,27 @@ class Display:
         self.task = self.progress.add_task(title, total=total, line="")
 
     def expect(self, title: str, total: int) -> None:
-        """What is about to begin: its title, and how many steps it takes."""
+        """Sets the title and the total number of steps of what is about to begin."""
         self.progress.update(self.task, description=title, total=total)
 
     def show(self, step: int, values: dict[str, float]) -> None:
-        """New numbers; those not given stay."""
+        """Shows new values after `step` steps; values that are not given stay as they are."""
         self.values.update(values)
         self.progress.update(self.task, completed=step, line=self.line())
         if "error" in values and not self.quiet and not self.console.is_terminal:
             self.console.print(f"step {step}: {self.line()}", highlight=False, soft_wrap=True)
 
     def advance(self, step: int) -> None:
-        """Only the bar moves."""
+        """Moves the bar to `step`."""
         self.progress.update(self.task, completed=step)
 
     def line(self) -> str:
-        """The numbers in one line."""
-        shown = [(label, form.format(self.values[key])) for key, (label, form) in LABELS.items() if key in self.values]
-        return "  ".join(f"{label} {text}" for label, text in shown)
+        """The present values in one line."""
+        shown = [(key, label, form) for key, (label, form) in LABELS.items() if key in self.values]
+        return "  ".join(f"{label} {form.format(self.values[key])}" for key, label, form in shown)
 
     def show_choices(self, choices: Iterable[tuple[str, Any, str]]) -> None:
-        """Settings that were chosen and not given, each with its reason."""
+        """Shows a table of settings that were chosen automatically: key, value, reason."""
         rows = list(choices)
         if rows and not self.quiet:
             table = Table("chosen", "", "because", title="what was not given", title_justify="left")
@@ -75,12 +75,12 @@ class Display:
             self.console.print(table)
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Prints a line, unless quiet."""
         if not self.quiet:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
-        """A warning, shown even when quiet."""
+        """Prints a warning, also when quiet."""
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
 
     def __enter__(self) -> Display:
@@ -91,13 +91,13 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leaves the terminal as it was."""
+        """Stops the live line."""
         self.progress.stop()
 
 
 @contextmanager
 def counting(title: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error for something that is done `total` times; yields what moves it on by n."""
+    """A progress bar on standard error for `total` items; yields a function that advances it by n items."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:

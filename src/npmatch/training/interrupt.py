@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask for a stop after the current step; a second Ctrl-C does not wait."""
+"""Ctrl-C and SIGTERM stop a run after the current step; a second Ctrl-C stops it at once."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ from types import FrameType
 
 from npmatch.distributed.ranks import all_reduce_max, world_size
 
-AGREE_EVERY = 10  # steps at most between two questions whether a rank was asked to stop,
-AGREE_WITHIN = 1.0  # and seconds, where steps are slow: torchrun kills ranks that have not ended after 30
+# Ranks exchange whether one of them was signalled at least every AGREE_EVERY steps. Where steps are slow they do so
+# about every AGREE_WITHIN seconds, because torchrun kills ranks that have not ended 30 seconds after its signal.
+AGREE_EVERY = 10
+AGREE_WITHIN = 1.0
 
 
 class StopRequest:
-    """Whether a signal has asked for a stop, and which."""
+    """The signal that asks for a stop, once there is one."""
 
     signum: int | None = None
 
 
-class Agreement:
-    """Several ranks stop after the same step, whichever of them was asked: every few steps they ask one another."""
+class StopAgreement:
+    """Lets all ranks stop after the same step, whichever of them got the signal, by a collective every few steps."""
 
     def __init__(self, request: StopRequest, step: int) -> None:
-        """`step`: how many were taken before."""
+        """`step` is the number of steps taken so far."""
         self.request = request
-        self.asked_at, self.time, self.next = step, time.monotonic(), step + 1
+        self.last, self.last_time, self.next = step, time.monotonic(), step + 1  # last and next collective
 
     def signal(self, step: int) -> int | None:
-        """The signal that asks for a stop after this step; every rank calls it after each."""
+        """The signal to stop with after this step, or None; every rank calls it after every step."""
         if world_size() == 1:
             return self.request.signum
         if step < self.next:
             return None
         now = time.monotonic()
-        slowest = all_reduce_max(round(1e6 * (now - self.time) / (step - self.asked_at))) / 1e6  # seconds a step
-        self.asked_at, self.time = step, now
+        slowest = all_reduce_max(round(1e6 * (now - self.last_time) / (step - self.last))) / 1e6  # seconds a step
+        self.last, self.last_time = step, now
         self.next = step + min(max(int(AGREE_WITHIN / max(slowest, 1e-6)), 1), AGREE_EVERY)
         return all_reduce_max(self.request.signum or 0) or None
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
-    """Catches SIGINT and SIGTERM inside; the handlers there were before come back at the end."""
+def catch_stop_signals() -> Iterator[StopRequest]:
+    """Context in which SIGINT and SIGTERM are recorded in the StopRequest; restores the previous handlers."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield request
         return
 
-    def ask(signum: int, frame: FrameType | None) -> None:
+    def record(signum: int, frame: FrameType | None) -> None:
         if request.signum is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         request.signum = signum
 
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, record) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

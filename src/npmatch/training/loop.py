@@ -21,8 +21,8 @@ from npmatch.heads import average_statistics
 from npmatch.training.checkpoint import Checkpoints
 from npmatch.training.config import TrainingConfig
 from npmatch.training.display import Display
-from npmatch.training.interrupt import Agreement, listening
-from npmatch.training.log import Meter, Recorder, Watch
+from npmatch.training.interrupt import StopAgreement, catch_stop_signals
+from npmatch.training.log import Meter, PseudoLabelMonitor, Recorder
 from npmatch.training.nonfinite import NotFiniteError
 from npmatch.training.speed import CapturedStep
 from npmatch.training.update import Update
@@ -31,16 +31,16 @@ from npmatch.types import Batch, Views
 
 @dataclass
 class ViewMaker:
-    """Raw images in, an algorithm's batch out: augmented, normalised, on the device."""
+    """Makes an algorithm's batch of raw images: augmented, normalised, on the device."""
 
     policy: Policy
     views: Views
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    channels_last: bool = True  # on CUDA
+    channels_last: bool = True  # memory layout of the views on CUDA
 
     def __call__(self, raw: RawBatch) -> Batch:
-        """Every view has its own draws, every image its own within the view."""
+        """The batch's views; each image of each view has its own random draws."""
         return Batch(
             x=self._normalised(self.policy.weak(raw.x)),
             y=raw.y,
@@ -56,7 +56,7 @@ class ViewMaker:
 
 @dataclass
 class Trainer:
-    """Everything one run needs, and the loop over it."""
+    """The parts of one run and its training loop."""
 
     algorithm: Algorithm
     update: Update
@@ -66,20 +66,20 @@ class Trainer:
     recorder: Recorder
     checkpoints: Checkpoints
     display: Display
-    evaluate: Callable[[], dict[str, float]]  # scores of the averaged model, or nothing where there is no test set
+    evaluate: Callable[[], dict[str, float]]  # scores of the averaged model; {} without a test set
     config: TrainingConfig
     seed: int
     step: int = 0  # steps taken
     captured: CapturedStep | None = None
 
     def run(self) -> None:
-        """From the current step to the last; raises InterruptedRunError after saving when asked to stop."""
+        """Trains from the current step to the last; a signal to stop saves the state and raises InterruptedRunError."""
         total, c = self.config.iterations, self.config
-        watch = Watch(self.meter.num_classes)
+        monitor = PseudoLabelMonitor(self.meter.num_classes)
         started, logged = time.monotonic(), time.monotonic()
         self.algorithm.train()
-        with self.display, listening() as stop:
-            agreement = Agreement(stop, self.step)
+        with self.display, catch_stop_signals() as stop:
+            agreement = StopAgreement(stop, self.step)
             for raw in self.stream.batches(self.step, total):
                 self.take_step(raw)
                 done = self.step == total
@@ -89,7 +89,7 @@ class Trainer:
                     means["seconds"] = self.recorder.seconds_before + now - started
                     self.record("train", means)
                     self.display.show(self.step, means)
-                    for warning in watch.look(means):
+                    for warning in monitor.warnings_after(means):
                         self.display.warn(f"step {self.step}: {warning}")
                     logged = now
                 if self.step % c.eval_every == 0 and not done:
@@ -101,7 +101,7 @@ class Trainer:
                 if self.step % c.checkpoint_every == 0 or done or signum is not None:
                     saved = self.save()
                     if signum is not None and not done:
-                        barrier()  # torchrun ends all ranks once one has ended, and the first may still be writing
+                        barrier()  # torchrun kills all ranks once one has ended, and rank zero may still be writing
                         raise InterruptedRunError(self.step, signum, saved)
 
     def take_step(self, raw: RawBatch) -> None:
@@ -114,7 +114,7 @@ class Trainer:
         self.step += 1
 
     def compute(self, raw: RawBatch) -> None:
-        """The part of a step that runs on the device alone, and so can be captured."""
+        """The part of a step that runs on the device only, so that a CUDA graph can capture it."""
         self.update.begin(raw.index)
         step = self.algorithm.train_step(self.make_views(raw), self.update.progress, self.update)
         average_statistics(self.algorithm)
@@ -129,24 +129,27 @@ class Trainer:
         return on_cuda if self.config.graph is None else self.config.graph and on_cuda
 
     def state(self) -> list[Tensor]:
-        """Every tensor that a step changes and a later one reads."""
+        """Every tensor that a step changes and a later step reads."""
         parts = (self.algorithm, self.update.ema, self.update, self.meter)
         counts = self.update.bad_steps.counts.values()
         return [*counts, *(tensor for part in parts for tensor in part.state_dict().values())]
 
     def read_meter(self, seconds: float, images: int) -> dict[str, float]:
-        """The interval's means; a few bad steps are told, many in a row end the run."""
+        """Means since the last log line; warns of bad steps, and raises NotFiniteError for too many of them in a row.
+
+        `seconds` is the length of the interval, `images` the number of images in a step.
+        """
         steps = float(self.meter.totals["steps"])
         means = self.meter.read()
         for name in [name for name, value in means.items() if not math.isfinite(value)]:
-            del means[name]  # JSON has no word for it
+            del means[name]  # JSON cannot express it
             self.display.warn(f"step {self.step}: {name} was not finite in the log, though the loss was")
         number, longest, first = self.update.bad_steps.read()
         if longest >= self.config.max_bad_steps:
             raise NotFiniteError(
                 f"{first} was not finite",
-                f"and so it went {longest} steps in a row before step {self.step}; weights and all other state were "
-                "kept from it. Lower training.learning_rate or set training.clip=3, then go on with --resume "
+                f"in {longest} steps in a row before step {self.step}; these steps changed neither the weights nor any "
+                "other state. Lower training.learning_rate or set training.clip=3, then go on with --resume "
                 "--allow-change",
             )
         if number:
@@ -158,12 +161,12 @@ class Trainer:
         return means
 
     def save(self) -> bool:
-        """The whole state: algorithm, averages, momentum, step. Draws depend on (seed, step): no more.
+        """Writes a checkpoint of the whole state. Random draws depend on (seed, step) alone, so no generator is in it.
 
-        False where it could not be written and the run is configured to go on.
+        Returns False where it could not be written and the run is configured to go on.
         """
         if not broadcast_(self.state()):
-            self.display.warn(f"step {self.step}: the ranks' states differed; all go on with that of the first")
+            self.display.warn(f"step {self.step}: the ranks' states differed; all ranks go on with that of rank 0")
         parts = {
             "algorithm": self.algorithm.state_dict(),
             "ema": self.update.ema.state_dict(),
@@ -181,23 +184,23 @@ class Trainer:
         return True
 
     def record(self, kind: str, values: dict[str, float]) -> None:
-        """A line of the log."""
+        """Writes a line of the log."""
         try:
             self.recorder.write(kind, self.step, values)
         except OSError as error:
             self.report_unwritten(error)
 
     def report_unwritten(self, error: OSError) -> None:
-        """Stops the run, or says that it goes on unsaved, as configured."""
-        path, kept = error.filename or self.checkpoints.folder.parent, self.checkpoints.paths()
-        last = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
+        """Raises an NPMatchError, or with training.on_save_error=continue prints a warning."""
+        path, checkpoints = error.filename or self.checkpoints.folder.parent, self.checkpoints.paths()
+        last = f"the last good checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
         problem = f"{path}: cannot be written after step {self.step} ({error.strerror or error}); {last}"
         if self.config.on_save_error == "stop":
-            raise NPMatchError(f"{problem}; put this right, then go on with --resume") from error
+            raise NPMatchError(f"{problem}; fix this, then go on with --resume") from error
         self.display.warn(f"{problem}; going on without saving (training.on_save_error=continue)")
 
     def open_log(self, recorder: Recorder, log: dict[str, Tensor]) -> None:
-        """Goes on with a log; lines that a checkpoint's part `log` counted and that are gone are told."""
+        """Continues a log; warns of lines that the checkpoint's part `log` has counted and that are missing now."""
         self.recorder = recorder
         written = int(log.get("lines", recorder.lines))
         if lost := max(written - recorder.lines, 0):
@@ -207,7 +210,7 @@ class Trainer:
             )
 
     def restore(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
-        """Takes up a checkpoint, or fails where it is one of another configuration."""
+        """Loads the state of a checkpoint; raises an NPMatchError where it does not fit this configuration."""
         self.step = step
         try:
             self.algorithm.load_state_dict(parts["algorithm"])
@@ -217,7 +220,7 @@ class Trainer:
             for name, count in self.update.bad_steps.counts.items():
                 count.copy_(parts["bad_steps"][name])
         except (RuntimeError, KeyError) as error:
-            problem = str(error).splitlines()[:2][-1].strip()  # torch's first line names no tensor
+            problem = str(error).splitlines()[:2][-1].strip()  # torch names the tensor in its second line
             raise NPMatchError(
                 f"step {step} does not fit this configuration, data or version of npmatch ({problem[:160]}); go on "
                 "with those it was written with, or train again in another --out"

@@ -1,4 +1,4 @@
-"""One step down a loss: backward, clipping, SGD; and the learning rate's schedule."""
+"""Moving the weights down a loss: gradients, clipping, SGD, the learning rate's schedule, averaged weights (EMA)."""
 
 from __future__ import annotations
 
@@ -12,75 +12,15 @@ from torch import Tensor, nn
 from npmatch.algorithms.base import Algorithm
 from npmatch.distributed.collective import all_reduce_mean_
 from npmatch.training.config import Schedule, TrainingConfig
-from npmatch.training.nonfinite import BadSteps, Copy, split_buffers
+from npmatch.training.nonfinite import BadStepCounter, Snapshot, split_buffers
 from npmatch.types import Step
-
-LIVES = 10  # of an average within a run: the last tenth of the steps makes most of it, and e⁻¹⁰ is the start's share
-
-
-def filled_decay(decay: float, iterations: int) -> float:
-    """`decay`, or as much less as a run of so few steps needs to end at what it learnt, not at what it started at."""
-    return min(decay, round(max(0.0, 1 - LIVES / iterations), 4))
-
-
-class EMA:
-    """Averaged copies of a module's parameters, swapped in for evaluation."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        """Starts at the parameters as they are."""
-        self.live = dict(module.named_parameters())
-        self.average = {name: p.detach().clone() for name, p in self.live.items()}
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, where: Tensor | None = None) -> None:
-        """average ← decay·average + (1 − decay)·live, where the 0-d bool holds if there is one."""
-        average, live = list(self.average.values()), list[Tensor](self.live.values())
-        if where is None:
-            torch._foreach_lerp_(average, live, 1 - self.decay)
-            return
-        steps = torch._foreach_sub(live, average)  # type: ignore[arg-type]  # its stub knows numbers alone
-        torch._foreach_mul_(steps, where * (1 - self.decay))
-        torch._foreach_add_(average, steps)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The module computes with the averages inside this context; storage stays where it is."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        for name, p in self.live.items():
-            held = p.clone()
-            p.copy_(self.average[name])
-            self.average[name].copy_(held)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The averages by parameter name."""
-        return self.average
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes averages back in place."""
-        for name, value in self.average.items():
-            value.copy_(state[name])
-
-
-def learning_rate_factor(schedule: Schedule, progress: float) -> float:
-    """Share of the initial learning rate at `progress` in [0, 1]."""
-    half_turns = {"cosine-7-16": 7 / 16, "cosine-63-128": 63 / 128, "constant": 0.0}[schedule]
-    return math.cos(half_turns * math.pi * progress)
 
 
 class Update:
     """Called with a loss, it moves the weights that the loss depends on; a non-finite loss or gradient moves nothing.
 
     A step of training may call it more than once. The loop calls `begin` before a step and `end` after it, and averages
-    the weights once (`ema.update`); a step in which anything was not finite is then as if it had never been.
+    the weights once (`ema.update`). A step in which anything was not finite changes no state at all.
     """
 
     def __init__(self, algorithm: Algorithm, config: TrainingConfig) -> None:
@@ -100,7 +40,7 @@ class Update:
             ],
             lr=self.learning_rate,
             momentum=config.momentum,
-            nesterov=config.nesterov and config.momentum > 0,  # without momentum torch refuses the word
+            nesterov=config.nesterov and config.momentum > 0,  # torch refuses Nesterov without momentum
             fused=True,
         )
         # Momentum exists from the start, so that every step runs the same operations on the same storage.
@@ -113,42 +53,42 @@ class Update:
         self.clip_groups = [group for group in (backbone, rest) if group]
         self.gradient_norm = torch.zeros((), device=device)
         self.algorithm = algorithm
-        self.bad = torch.zeros((), dtype=torch.float32, device=device)  # 1 once a step is not finite
-        self.bad_steps = BadSteps(config.max_bad_steps, device)
-        self.copy: Copy | None = None  # made at the first step, when the state is where it stays
+        self.bad = torch.zeros((), dtype=torch.float32, device=device)  # 1 once anything in a step is not finite
+        self.bad_steps = BadStepCounter(config.max_bad_steps, device)
+        self.snapshot: Snapshot | None = None  # made at the first step, when all tensors have their final storage
         self.in_step = False
 
     def begin(self, index: Tensor) -> None:
-        """Before a step on the unlabelled images at `index`: remembers what it may change before it is known good."""
-        if self.copy is None:
+        """Before a step on the unlabelled images at `index`: takes a snapshot of what the step may change."""
+        if self.snapshot is None:
             updates_once = type(self.algorithm).train_step is Algorithm.train_step
             weights = [] if updates_once else [*self.named.values(), *self.state_dict().values()]
             buffers, per_image = split_buffers(self.algorithm)
-            self.copy = Copy([*buffers, *weights], per_image)
-        self.copy.take(index)
+            self.snapshot = Snapshot([*buffers, *weights], per_image)
+        self.snapshot.take(index)
         self.bad.zero_()
         self.in_step = True
 
     @torch.no_grad()
     def end(self, step: Step) -> Tensor:
-        """After a step: takes a bad one back; 0-d bool, whether it was good."""
-        assert self.copy is not None
+        """After a step: restores the snapshot if the step was bad; returns whether it was good, 0-d bool."""
+        assert self.snapshot is not None
         bad = self.bad > 0
-        self.copy.put_back(bad)
+        self.snapshot.restore_where(bad)
         self.bad_steps.add(bad, step, self.gradient_norm)
         self.in_step = False
         return ~bad
 
     def set_progress(self, progress: float) -> None:
-        """Moves the learning rate along its schedule; both stay where they are in memory."""
+        """Sets the progress, from 0 to 1, and the learning rate that the schedule has there; both in place."""
         self.progress.fill_(progress)
         self.learning_rate.fill_(self.config.learning_rate * learning_rate_factor(self.config.schedule, progress))
 
     def __call__(self, loss: Tensor) -> None:
-        """Backward, clip, step."""
+        """Backward pass, mean of the gradients over ranks, clipping, SGD step."""
         self.sgd.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        # Over ranks, in one collective; what one rank alone found not finite is then known to all.
+        # In one collective with the gradients, so that all ranks know what was not finite on one of them.
         not_finite = self._not_finite(loss.detach())
         all_reduce_mean_([*(p.grad for p in self.named.values() if p.grad is not None), not_finite])
         norms = []
@@ -163,15 +103,15 @@ class Update:
         self.gradient_norm.copy_(torch.stack(norms).norm())
         bad = ((not_finite > 0) | ~self.gradient_norm.isfinite()).float()
         self.bad.copy_(torch.maximum(self.bad, bad) if self.in_step else bad)
-        self.sgd.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step reads it and stays put where it is 1
+        self.sgd.found_inf = self.bad  # type: ignore[attr-defined]  # where it is 1, the fused step changes nothing
         self.sgd.step()
 
     @torch.no_grad()
     def _not_finite(self, loss: Tensor) -> Tensor:
-        """0-d, 1 where the loss is not finite, or a buffer that it has changed on its way."""
+        """0-d: 1 where the loss, or a buffer that its computation has changed, is not finite, else 0."""
         finite = loss.isfinite()
-        if self.in_step and self.copy is not None:
-            finite = finite & self.copy.is_finite()
+        if self.in_step and self.snapshot is not None:
+            finite = finite & self.snapshot.is_finite()
         return (~finite).to(loss.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -180,6 +120,69 @@ class Update:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes momentum back in place."""
+        """Copies momentum from `state`, in place."""
         for name, p in self.named.items():
             self.sgd.state[p]["momentum_buffer"].copy_(state[name])
+
+
+def learning_rate_factor(schedule: Schedule, progress: float) -> float:
+    """Share of the initial learning rate at `progress` in [0, 1]."""
+    half_turns = {"cosine-7-16": 7 / 16, "cosine-63-128": 63 / 128, "constant": 0.0}[schedule]
+    return math.cos(half_turns * math.pi * progress)
+
+
+class EMA:
+    """Exponential moving averages of a module's parameters, swapped in for evaluation."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        """The averages start at the present parameters."""
+        self.live = dict(module.named_parameters())
+        self.average = {name: p.detach().clone() for name, p in self.live.items()}
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, where: Tensor | None = None) -> None:
+        """average ← decay·average + (1 − decay)·live; with the 0-d bool `where`, only if it holds."""
+        average, live = list(self.average.values()), list[Tensor](self.live.values())
+        if where is None:
+            torch._foreach_lerp_(average, live, 1 - self.decay)
+            return
+        steps = torch._foreach_sub(live, average)  # type: ignore[arg-type]  # the stub allows numbers only
+        torch._foreach_mul_(steps, where * (1 - self.decay))
+        torch._foreach_add_(average, steps)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Context in which the module computes with the averages; parameters keep their storage."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, p in self.live.items():
+            held = p.clone()
+            p.copy_(self.average[name])
+            self.average[name].copy_(held)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages by parameter name."""
+        return self.average
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copies averages from `state`, in place."""
+        for name, value in self.average.items():
+            value.copy_(state[name])
+
+
+# An average of decay 1 − 10/n spans a tenth of a run of n steps; the weights it started at are left with a share of
+# (1 − 10/n)ⁿ ≈ e⁻¹⁰.
+SPANS_PER_RUN = 10
+
+
+def limit_ema_decay(decay: float, iterations: int) -> float:
+    """`decay`, lowered for a short run so that its averaged weights forget the initial ones."""
+    return min(decay, round(max(0.0, 1 - SPANS_PER_RUN / iterations), 4))

@@ -16,7 +16,7 @@ SETTINGS = {
 
 
 def losses(name: str, compiled: bool) -> dict[str, torch.Tensor]:
-    """The logs of every one of the first steps."""
+    """The logged values of each of the first steps."""
     config = variant_config("digits-40", name, {}, {**SETTINGS, "training.compile": compiled})
     run = make_train_step(config, synthetic_dataset(config), torch.device("cuda"))
     logs = []
@@ -31,7 +31,7 @@ def losses(name: str, compiled: bool) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["npmatch", "fixmatch"])
 def test_compiled_and_eager_steps_agree(name):
     # The same draws and the same arithmetic but for the order of sums: 3 % over twenty steps in float32 (TF32 in
-    # convolutions). The whole loss may also move by an image or two of 64 that crosses a threshold.
+    # convolutions). The total loss may also differ by an image or two of 64 that crosses a threshold.
     eager, compiled = losses(name, False), losses(name, True)
     torch.testing.assert_close(compiled["loss_labeled"], eager["loss_labeled"], rtol=0.03, atol=0.01)
     torch.testing.assert_close(compiled["loss"], eager["loss"], rtol=0.05, atol=0.05)
