@@ -257,30 +257,30 @@ def test_links_in_a_strangers_run_are_not_written_through(tmp_path):
     assert not (folder / "model.safetensors").is_symlink()
 
 
-CARDS = {
-    "a list": lambda card: [],
-    "a backbone that is a list": lambda card: {**card, "backbone_config": []},
-    "a backbone without a name": lambda card: {**card, "backbone_config": {"name": 5}},
-    "settings that are a list": lambda card: {**card, "algorithm_config": []},
-    "an algorithm that is a number": lambda card: {**card, "algorithm": 4},
-    "a negative width": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": -1}},
-    "a broken width": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": 4.5}},
-    "a width of terabytes": lambda card: {**card, "backbone_config": {**card["backbone_config"], "width": 10**6}},
-    "no sample": lambda card: {**card, "algorithm_config": {**card["algorithm_config"], "samples": -1}},
-    "classes that are numbers": lambda card: {**card, "class_names": list(range(10))},
-    "a side of megametres": lambda card: {**card, "stored_side": 10**6},
-    "no side": lambda card: {**card, "stored_side": 0},
-    "a side in words": lambda card: {**card, "side": "eight"},
-    "two means": lambda card: {**card, "mean": [0.1, 0.2]},
-    "a mean in words": lambda card: {**card, "mean": ["grey"]},
-    "no spread": lambda card: {**card, "std": [0]},
+BROKEN_SPECS = {
+    "a list": lambda spec: [],
+    "a backbone that is a list": lambda spec: {**spec, "backbone_config": []},
+    "a backbone without a name": lambda spec: {**spec, "backbone_config": {"name": 5}},
+    "settings that are a list": lambda spec: {**spec, "algorithm_config": []},
+    "an algorithm that is a number": lambda spec: {**spec, "algorithm": 4},
+    "a negative width": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "width": -1}},
+    "a broken width": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "width": 4.5}},
+    "a width of terabytes": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "width": 10**6}},
+    "no sample": lambda spec: {**spec, "algorithm_config": {**spec["algorithm_config"], "samples": -1}},
+    "classes that are numbers": lambda spec: {**spec, "class_names": list(range(10))},
+    "a side of megametres": lambda spec: {**spec, "stored_side": 10**6},
+    "no side": lambda spec: {**spec, "stored_side": 0},
+    "a side in words": lambda spec: {**spec, "side": "eight"},
+    "two means": lambda spec: {**spec, "mean": [0.1, 0.2]},
+    "a mean in words": lambda spec: {**spec, "mean": ["grey"]},
+    "no spread": lambda spec: {**spec, "std": [0]},
 }
 
 
-@pytest.mark.parametrize("change", CARDS)
-def test_a_card_that_describes_no_model_is_one_line(model, change):
+@pytest.mark.parametrize("change", BROKEN_SPECS)
+def test_a_config_json_that_describes_no_model_is_one_line(model, change):
     path = model / "config.json"
-    path.write_text(json.dumps(CARDS[change](json.loads(path.read_text()))))
+    path.write_text(json.dumps(BROKEN_SPECS[change](json.loads(path.read_text()))))
     with pytest.raises(NPMatchError, match=r"config\.json"):
         npmatch.load(model)
 

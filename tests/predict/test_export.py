@@ -76,9 +76,9 @@ def test_a_thousand_images_agree_with_predict(algorithm, tiny_run, tmp_path, cap
     out = tmp_path / "made" / "model.onnx"
     capsys.readouterr()
     assert main(["export", str(folder), "--format", "onnx", "-o", str(out), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["largest_difference"] <= 1e-4
-    assert said["bytes"] == out.stat().st_size
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["largest_difference"] <= 1e-4
+    assert printed["bytes"] == out.stat().st_size
     images = load_dataset("digits").train.images.pixels[:1000]
     wanted = npmatch.load(folder, "cpu").predict(images)
     assert wanted.entropy.std() > 0, "the images differ, or the comparison says little"
@@ -180,7 +180,7 @@ def test_the_example_in_the_docs_needs_no_npmatch_and_says_what_predict_says(tin
     for line, path, label, confidence, entropy in zip(
         lines, paths, wanted.label.tolist(), wanted.confidence, wanted.entropy, strict=True
     ):
-        name, said, probability, uncertainty = line.split()
-        assert (name, said) == (path.name, str(label))
+        name, predicted, probability, uncertainty = line.split()
+        assert (name, predicted) == (path.name, str(label))
         assert float(probability) == pytest.approx(float(confidence), abs=2e-3)
         assert float(uncertainty) == pytest.approx(float(entropy), abs=2e-3)

@@ -47,34 +47,34 @@ def test_the_command_writes_the_same_folder(tiny_run, saved, tmp_path, capsys):
 
 
 def test_huggingface_hub_reads_the_card(tiny_run, saved):
-    spec = huggingface_hub.ModelCard.load(saved / "README.md")
-    assert spec.data.library_name == "npmatch"
-    assert spec.data.pipeline_tag == "image-classification"
-    found = {result.metric_type: result.metric_value for result in spec.data.eval_results}
+    card = huggingface_hub.ModelCard.load(saved / "README.md")
+    assert card.data.library_name == "npmatch"
+    assert card.data.pipeline_tag == "image-classification"
+    found = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert found["accuracy"] == pytest.approx(1 - tiny_run.scores["error"] / 100, abs=1e-4)
     assert found["ece"] == pytest.approx(tiny_run.scores["ece"] / 100, abs=1e-4)
     for words in ("40 labels", "1,437 images", "## Intended use", "## Limits", "from_pretrained", "360"):
-        assert words in spec.content
-    assert str(tiny_run.folder.parent) not in spec.content
+        assert words in card.content
+    assert str(tiny_run.folder.parent) not in card.content
 
 
 @pytest.mark.parametrize("value", ["NaN", float("nan"), None, [1], "Infinity"])
 def test_a_score_that_is_no_number_counts_as_not_measured(tiny_run, tmp_path, capsys, value):
-    """As programs leave it that cannot write JSON's NaN, or that make a word of it."""
+    """Other programs may have written NaN as text, or null."""
     run = shutil.copytree(tiny_run.folder, tmp_path / "run")
     *lines, final = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({**json.loads(final), "error": value}), ""]))
     assert main(["export", str(run), "--format", "hub", "-o", str(tmp_path / "model")]) == 0
-    spec = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
-    assert "accuracy" not in [result.metric_type for result in spec.data.eval_results]
-    assert "Not measured" in spec.content
-    assert "its error is not known" in spec.content
+    card = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert "accuracy" not in [result.metric_type for result in card.data.eval_results]
+    assert "Not measured" in card.content
+    assert "its error is not known" in card.content
     capsys.readouterr()
     assert main(["train", "--out", str(run), "--resume"]) == 0
     assert main(["train", "--out", str(run), "--resume", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert "error" not in told
-    assert told["ece"] == tiny_run.scores["ece"]
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "error" not in printed
+    assert printed["ece"] == tiny_run.scores["ece"]
     assert main(["report", str(run), "--json"]) == 0
 
 
@@ -103,9 +103,9 @@ def test_a_card_survives_being_saved_again(saved, tmp_path):
 def test_names_of_classes_cannot_break_the_card():
     names = ("`a`", "<script>alert(1)</script>", "b\n---\nlicense: mit", *map(str, range(100)))
     text = model_card(ModelFacts("npmatch", "cnn", names, 3, 32, 30), "me/model")
-    spec = huggingface_hub.ModelCard(text)
-    assert spec.data.eval_results is None
-    assert spec.data.license is None
+    card = huggingface_hub.ModelCard(text)
+    assert card.data.eval_results is None
+    assert card.data.license is None
     assert "<script>" not in text
     assert "Not measured" in text
     assert "and 53 more" in text
@@ -123,29 +123,29 @@ def test_an_estimators_model_can_be_saved(tmp_path, digits):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A hub in a folder, in the place of the network."""
-    asked = []
+    """A folder in place of the hub; returns the list of calls with their options."""
+    calls = []
 
     def snapshot_download(repo_id, **options):
-        asked.append((repo_id, options))
+        calls.append((repo_id, options))
         return str(tmp_path / "hub" / repo_id)
 
     class Api:
         def __init__(self, **options):
-            asked.append(("api", options))
+            calls.append(("api", options))
 
         def create_repo(self, repo_id, **options):
-            asked.append(("create", options))
+            calls.append(("create", options))
             return huggingface_hub.RepoUrl(f"https://huggingface.co/{repo_id}")
 
         def upload_folder(self, repo_id, folder_path, **options):
-            asked.append(("upload", options))
+            calls.append(("upload", options))
             shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
             return f"https://huggingface.co/{repo_id}/commit/1"
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    return asked
+    return calls
 
 
 def test_push_and_fetch(tiny_run, hub, digits, tmp_path):
@@ -153,10 +153,10 @@ def test_push_and_fetch(tiny_run, hub, digits, tmp_path):
     address = model.push_to_hub("me/digits", private=True, token="secret", branch="try")
     assert address == "https://huggingface.co/me/digits/commit/1"
     assert {p.name for p in (tmp_path / "hub" / "me" / "digits").iterdir()} == FILES
-    said = dict(hub)
-    assert said["api"]["token"] == "secret"
-    assert said["create"] == {"private": True, "exist_ok": True}
-    assert said["upload"]["revision"] == "try"
+    calls = dict(hub)
+    assert calls["api"]["token"] == "secret"
+    assert calls["create"] == {"private": True, "exist_ok": True}
+    assert calls["upload"]["revision"] == "try"
     assert "# me/digits" in (tmp_path / "hub" / "me" / "digits" / "README.md").read_text()
     again = npmatch.Classifier.from_pretrained("me/digits", revision="try", token="secret", device="cpu")
     repo, options = hub[-1]

@@ -45,7 +45,7 @@ def export(
 
 def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
     """Write the ONNX file; returns what to print, as JSON and as a line."""
-    from npmatch.predict.export import BATCHES, export_onnx
+    from npmatch.predict.export import BATCH_SIZES, export_onnx
 
     path = out or run / "model.onnx"
     difference = export_onnx(classifier, path, check=not no_check)
@@ -53,7 +53,7 @@ def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool)
     compared = "not compared with predict"
     if difference is not None:
         compared = (
-            f"differs from predict by {difference:.1e} at most (batches of {', '.join(map(str, BATCHES))} images)"
+            f"differs from predict by {difference:.1e} at most (batches of {', '.join(map(str, BATCH_SIZES))} images)"
         )
     facts = {"out": str(path), "bytes": size, "largest_difference": difference}
     return facts, f"{path}: {size / 1e3:,.0f} kB, {compared}"

@@ -25,7 +25,7 @@ from npmatch.labelling.files import ImageFinder, training_labels
 from npmatch.labelling.label_studio import labelling_interface, local_file, make_task
 from npmatch.labelling.suggest import Suggestion, suggest
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.files import read_in_chunks
+from npmatch.predict.files import read_in_batches
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.types import Prediction
@@ -145,7 +145,7 @@ def predict_readable(
 ) -> tuple[list[str], Prediction, list[str]]:
     """The files that are readable images, what the model says of these, and a line on each of the others."""
     readable, problems, parts = list[str](), list[str](), [classifier.predict([])]
-    for images, unreadable in read_in_chunks(classifier, map(Path, files), batch_size):
+    for images, unreadable in read_in_batches(classifier, map(Path, files), batch_size):
         readable += [str(path) for path, _ in images]
         problems += unreadable
         if images:

@@ -1,4 +1,4 @@
-"""Images through a model, batch after batch: what it says of them, and from which features."""
+"""Predictions and features of images, computed batch by batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS_OF_IMAGES = "file names, PIL images, or arrays of uint8 or of floats in [0
 
 
 def as_pixels(images: Tensor | np.ndarray[Any, Any], spec: ModelSpec) -> Tensor:
-    """An array of images as uint8 N C H W, or one line on what does not fit."""
+    """An array of images N H W [C] or N C H W as uint8 N C H W; an array that does not fit the model is an error."""
     if isinstance(images, np.ndarray) and images.dtype.kind not in "uifb":
         raise NPMatchError(f"images must be {KINDS_OF_IMAGES}, not an array of {images.dtype}")
     pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
@@ -29,9 +29,9 @@ def as_pixels(images: Tensor | np.ndarray[Any, Any], spec: ModelSpec) -> Tensor:
         pixels = pixels[:, None]
     elif pixels.dim() == 4 and pixels.shape[1] != spec.channels and pixels.shape[-1] == spec.channels:
         pixels = pixels.permute(0, 3, 1, 2)
-    wanted = (spec.channels, spec.stored_side, spec.stored_side)
-    if tuple(pixels.shape[1:]) != wanted:
-        raise NPMatchError(f"images of shape {tuple(images.shape)}: this model takes N × {wanted} (C H W)")
+    expected = (spec.channels, spec.stored_side, spec.stored_side)
+    if tuple(pixels.shape[1:]) != expected:
+        raise NPMatchError(f"images of shape {tuple(images.shape)}: this model takes N × {expected} (C H W)")
     if pixels.is_floating_point():
         if pixels.numel() and not (float(pixels.min()) >= 0 and float(pixels.max()) <= 1):
             raise NPMatchError("images as floats must lie in [0, 1]; pass uint8 for 0–255")
@@ -42,22 +42,22 @@ def as_pixels(images: Tensor | np.ndarray[Any, Any], spec: ModelSpec) -> Tensor:
 
 
 def as_network_input(images: Tensor, spec: ModelSpec, device: torch.device) -> Tensor:
-    """uint8 N C H W → the middle of each, normalised, on the device."""
+    """uint8 N C H W → the centre crops, normalised, on the device."""
     margin = (spec.stored_side - spec.side) // 2
-    middle = images.to(device)[..., margin : margin + spec.side, margin : margin + spec.side]
-    return normalize(middle, spec.mean, spec.std)
+    crop = images.to(device)[..., margin : margin + spec.side, margin : margin + spec.side]
+    return normalize(crop, spec.mean, spec.std)
 
 
 @torch.no_grad()
 def predict_batch(model: Predictor, images: Tensor, spec: ModelSpec, device: torch.device) -> Prediction:
-    """What the model says of uint8 images N C H W, on the CPU."""
+    """The prediction of uint8 images N C H W, on the CPU."""
     prediction: Prediction = model(as_network_input(images, spec, device))
     return prediction.to("cpu")
 
 
 @torch.no_grad()
 def describe_batch(model: Model, images: Tensor, spec: ModelSpec, device: torch.device) -> tuple[Prediction, Tensor]:
-    """What the model says of uint8 images N C H W, and the features N F it says it from, on the CPU."""
+    """The prediction of uint8 images N C H W and their features N F, on the CPU."""
     prediction, features = model.describe(as_network_input(images, spec, device))
     return prediction.to("cpu"), features.cpu()
 
@@ -65,7 +65,7 @@ def describe_batch(model: Model, images: Tensor, spec: ModelSpec, device: torch.
 def predict_store(
     model: Predictor, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int
 ) -> Prediction:
-    """What the model says of a whole store, batch after batch."""
+    """The prediction of all images in a store."""
     batches = iterate_images(images, batch_size)
     return Prediction.cat([predict_batch(model, batch, spec, device) for batch in batches])
 
@@ -73,17 +73,17 @@ def predict_store(
 def predict_together(
     model: Predictor, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int
 ) -> Prediction:
-    """What `predict_store` gives, to every rank: they take turns at the batches and tell one another."""
+    """As `predict_store`, with the batches shared between the ranks; every rank returns the whole prediction."""
     batches = iterate_images(images, batch_size, share=local_share())
     by_rank = all_gather_object([predict_batch(model, batch, spec, device) for batch in batches])
-    in_turn = (part for turn in zip_longest(*by_rank) for part in turn if part is not None)
-    return Prediction.cat(list(in_turn))
+    in_order = (part for turn in zip_longest(*by_rank) for part in turn if part is not None)
+    return Prediction.cat(list(in_order))
 
 
 def describe_store(
     model: Model, images: ImageStore, spec: ModelSpec, device: torch.device, batch_size: int, workers: int = 2
 ) -> tuple[Prediction, Tensor]:
-    """Predictions and features N F of a whole store, batch after batch."""
+    """The prediction of all images in a store, and their features N F."""
     batches = iterate_images(images, batch_size, workers)
     parts = [describe_batch(model, batch, spec, device) for batch in batches]
     return Prediction.cat([prediction for prediction, _ in parts]), torch.cat([features for _, features in parts])

@@ -1,4 +1,4 @@
-"""README.md of a model that is handed on: what it is, how it was made, how good it is, and what it is not for."""
+"""The model card, README.md of a saved model: classes, data, scores, calibration, how to load it, and its limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SHOWN_CLASSES = 50
-SCORES = {  # key → heading, form
+SCORES = {  # key → heading, format
     "error": ("error", "{:.2f} %"),
     "ece": ("ECE", "{:.2f} %"),
     "uce": ("UCE", "{:.2f} %"),
@@ -18,29 +18,29 @@ SCORES = {  # key → heading, form
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model."""
+    """The facts that a model card states."""
 
     algorithm: str
     backbone: str
     class_names: tuple[str, ...]
     channels: int
-    side: int  # of the images it takes
+    side: int  # pixels: size of its input images
     num_labeled: int
-    num_unlabeled: int | None = None  # None: not known
-    data: str | None = None  # the source's name; None: not known
+    num_unlabeled: int | None = None  # None: unknown
+    data: str | None = None  # name of the data source; None: unknown
     scores: Mapping[str, float] = field(default_factory=dict)  # on held-out images; empty: not measured
     temperature: float | None = None
-    calibration_labels: int = 0  # held-out labels the temperature was fitted on
+    calibration_labels: int = 0  # number of held-out labels the temperature was fitted on
     version: str = ""  # of npmatch
 
 
 def model_card(facts: ModelFacts, name: str) -> str:
-    """The card of a model that is called `name` (`user/name`, or a folder's)."""
+    """The text of the model card; `name` is `user/name` on the hub, or a folder's name."""
     sections = [
         f"---\n{front_matter(facts, name)}\n---",
         f"# {name}",
-        f"An image classifier that says how sure it is, trained with npmatch {facts.version} from few labels and many "
-        f"images without one: algorithm {code(facts.algorithm)}, network {code(facts.backbone)}.",
+        f"An image classifier with uncertainty, trained with npmatch {facts.version} from few labelled and many "
+        f"unlabelled images: algorithm {code(facts.algorithm)}, network {code(facts.backbone)}.",
         f"## Classes\n\n{classes(facts.class_names)}",
         f"## Data and labels\n\n{data(facts)}",
         f"## Results\n\n{results(facts.scores)}",
@@ -53,7 +53,7 @@ def model_card(facts: ModelFacts, name: str) -> str:
 
 
 def front_matter(facts: ModelFacts, name: str) -> str:
-    """The YAML that the hub reads."""
+    """The YAML metadata that the hub reads."""
     from huggingface_hub import EvalResult, ModelCardData
 
     source = facts.data or "unknown"
@@ -69,71 +69,67 @@ def front_matter(facts: ModelFacts, name: str) -> str:
         )
         for metric, value in measured.items()
     ]
-    found = ModelCardData(
+    metadata = ModelCardData(
         library_name="npmatch",
         pipeline_tag="image-classification",
         tags=["image-classification", "semi-supervised-learning", "uncertainty", facts.algorithm.replace(":", "-")],
         model_name=name if rows else None,
         eval_results=rows or None,
     )
-    return str(found.to_yaml()).strip()
+    return str(metadata.to_yaml()).strip()
 
 
 def classes(names: tuple[str, ...]) -> str:
-    """The names, each as code: they come from a user's folders and may hold anything."""
+    """The class names, each as inline code: they come from a user's folders and may contain any text."""
     shown = ", ".join(code(name) for name in names[:SHOWN_CLASSES])
     more = f" and {len(names) - SHOWN_CLASSES} more, in config.json" if len(names) > SHOWN_CLASSES else ""
     return f"{len(names)}: {shown}{more}."
 
 
 def code(text: str) -> str:
-    """Text as a span of code that nothing in it can end."""
+    """The text as inline code, without the characters that could end it."""
     plain = " ".join(text.split()).replace("`", "ˋ").replace("<", "‹").replace(">", "›")
     return f"`{plain}`"
 
 
 def data(facts: ModelFacts) -> str:
-    """Which images, and how many of them had a label."""
+    """A sentence on the source, the numbers of labelled and unlabelled images, and their format."""
     source = "Images in memory" if facts.data is None else f"The data set `{facts.data}`"
     if facts.data in ("folder", "csv"):
         source = "Images of the author's own"
-    unlabeled = "" if facts.num_unlabeled is None else f" and {facts.num_unlabeled:,} images used without their label"
+    unlabeled = "" if facts.num_unlabeled is None else f" and {facts.num_unlabeled:,} images used without labels"
     kind = "colour" if facts.channels == 3 else "grey"
     return (
-        f"{source}: {facts.num_labeled:,} labels{unlabeled}. Images are {kind}, their middle square scaled to "
+        f"{source}: {facts.num_labeled:,} labels{unlabeled}. Images are {kind}; their middle square is scaled to "
         f"{facts.side} × {facts.side} pixels."
     )
 
 
 def results(scores: Mapping[str, float]) -> str:
-    """A table, or that there is none."""
-    shown = [(head, form.format(scores[key])) for key, (head, form) in SCORES.items() if key in scores]
+    """The table of scores, or a note that nothing was measured."""
     if "error" not in scores:
         return "Not measured: there were no test images."
-    rows = (
-        " | ".join(head for head, _ in shown),
-        "|".join("---" for _ in shown),
-        " | ".join(cell for _, cell in shown),
-    )
+    cells = {heading: form.format(scores[key]) for key, (heading, form) in SCORES.items() if key in scores}
+    rows = (" | ".join(cells), "|".join("---" for _ in cells), " | ".join(cells.values()))
     table = "\n".join(f"| {row} |" for row in rows)
     return (
-        f"{table}\n\nOf the averaged model at the end of training, on images that were not trained on. ECE, UCE: how "
-        "far confidence and uncertainty are from the accuracy and the error they promise."
+        f"{table}\n\nMeasured with the averaged weights at the end of training, on images that were not trained on. "
+        "ECE is the gap between confidence and accuracy, UCE the gap between uncertainty and error."
     )
 
 
 def calibration(facts: ModelFacts) -> str:
-    """Whether there is a temperature, and from how many labels."""
+    """The temperature and the number of labels it was fitted on, if there is one."""
     if facts.temperature is None:
-        return "None beyond training: the probabilities are the model's own."
+        return "None: the probabilities are the model's own."
     return (
-        f"Temperature {facts.temperature:.3f}, fitted on {facts.calibration_labels:,} labels that were neither trained "
-        "nor tested on."
+        f"Temperature {facts.temperature:.3f}, fitted on {facts.calibration_labels:,} labels that were used neither "
+        "for training nor for testing."
     )
 
 
 def loading(name: str) -> str:
-    """The lines to type."""
+    """Python code that loads the model and predicts an image."""
     return f"""```python
 import npmatch
 
@@ -147,18 +143,18 @@ The weights are safetensors; nothing is unpickled."""
 
 USE = """## Intended use
 
-Sorting images of the kind it was trained on into the classes above, with the uncertain ones left to a person: the
-entropy of a prediction ranks them."""
+Sorting images like those it was trained on into the classes above. Uncertain predictions should be left to a person:
+the entropy of a prediction ranks them."""
 
 
 def limits(facts: ModelFacts) -> str:
-    """What it must not be taken for."""
-    known = "error" in facts.scores
-    measured = "the figures above hold for images like its test images" if known else "its error is not known"
+    """The section on what the model must not be used for."""
+    is_measured = "error" in facts.scores
+    scope = "the scores above hold for images like its test images" if is_measured else "its error is not known"
     return f"""## Limits
 
-- An image of no class above is still put into one of them; high uncertainty is a hint of it, no proof.
-- It was given {facts.num_labeled:,} labels; the rest it concluded from images without one. Mistakes in the labels, and
-  classes that are rare among the images, weigh more than usual.
-- On images from elsewhere (another camera, another season) nothing is promised: {measured}.
-- Nobody has examined it for fairness; it is not made for decisions about people."""
+- An image of none of these classes is still assigned to one of them; high uncertainty is a hint, not a proof.
+- It was trained with {facts.num_labeled:,} labels; all else it has learned comes from unlabelled images. Wrong labels
+  and rare classes matter more than usual.
+- There is no guarantee for images from elsewhere (another camera, another season): {scope}.
+- It has not been examined for fairness, and is not made for decisions about people."""

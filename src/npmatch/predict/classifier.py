@@ -1,4 +1,4 @@
-"""What people do with a trained model: load it, predict images, write the answers down."""
+"""A trained model in use: load it, predict images, decide, save it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from npmatch.version import __version__
 class Classifier(Pretrained):
     """A trained model: images in, labels with uncertainty out."""
 
-    folder: Path | None = None  # where it was loaded from
-    run_facts: Callable[[], dict[str, Any]] | None = None  # what its model card says of its run, where it has one
+    folder: Path | None = None  # the folder it was loaded from
+    run_facts: Callable[[], dict[str, Any]] | None = None  # facts about its run for the model card, if it has a run
 
     def __init__(
         self, model: Model, spec: ModelSpec, device: torch.device, calibration: Calibration | None = None
     ) -> None:
-        """Use `npmatch.load(RUN)`."""
+        """Takes a model in memory; `npmatch.load(RUN)` loads one from a run."""
         self.model = model.to(device).eval()
         self.model.freeze()
         self.spec = spec
         self.device = device
-        self.calibration = calibration  # of the run; None where it has none
+        self.calibration = calibration
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -51,39 +51,39 @@ class Classifier(Pretrained):
     def predict(self, images: Any, batch_size: int = 256) -> Prediction:
         """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1]).
 
-        The probabilities are the model's own; `decide`, or `calibration.apply(prediction)`, gives the calibrated ones.
+        The probabilities are those before temperature scaling; `decide` or `calibration.apply(prediction)` scales them.
         """
-        parts = [self._predict_batch(batch) for batch in self._batches(images, batch_size)]
+        batches = self._batches(images, batch_size)
+        parts = [predict_batch(self.model, batch, self.spec, self.device) for batch in batches]
         if not parts:
-            empty = torch.zeros(0)
-            return Prediction(torch.zeros(0, len(self.class_names)), empty)
+            return Prediction(torch.zeros(0, len(self.class_names)), torch.zeros(0))
         return Prediction.cat(parts)
 
     def decide(self, images: Any, wishes: Wishes | None = None, batch_size: int = 256, **changes: Any) -> Decisions:
-        """Calibrated predictions and what follows from them: decide(images, abstain=0.05, ood=True, coverage=0.9).
+        """Calibrated predictions and decisions on them, as in decide(images, abstain=0.05, ood=True, coverage=0.9).
 
         Args:
-            images: as `predict` takes them.
-            wishes: what to decide, as one object; the words below change it.
-            batch_size: images at a time.
-            **changes: `abstain`, the highest error rate among predictions that are not withheld, and `confidence` that
-                it holds; `ood`, whether to score images unlike any seen, and `ood_quantile` above which one is flagged;
-                `coverage` of prediction sets; `calibrate=False` for the model's own probabilities.
+            images: the images, in any form that `predict` takes.
+            wishes: the decisions to make, as one object; `changes` override it.
+            batch_size: number of images that are processed at once.
+            **changes: `abstain`, the highest error rate among predictions that are not withheld, and `confidence`, the
+                probability with which that bound must hold; `ood`, whether to score how unlike the training images an
+                image is, and `ood_quantile` of the training images' scores above which it is flagged; `coverage`, the
+                probability with which a prediction set contains the true class; `calibrate=False` for probabilities
+                without temperature scaling.
         """
         decider = Decider(self.calibration, dataclasses.replace(wishes or Wishes(), **changes))
         parts = [decider(*self.describe(batch)) for batch in self._batches(images, batch_size)]
         if not parts:
-            raise NPMatchError("nothing to decide on: no image was given")
+            raise NPMatchError("nothing to decide on: no images were given")
         return Decisions.cat(parts)
 
     def describe(self, images: Tensor) -> tuple[Prediction, Tensor]:
-        """What the model says of uint8 images N C H W, and the features N F it says it from."""
+        """The prediction of uint8 images N C H W, and their features N F."""
         return describe_batch(self.model, images, self.spec, self.device)
 
-    def _predict_batch(self, images: Tensor) -> Prediction:
-        return predict_batch(self.model, images, self.spec, self.device)
-
     def _batches(self, images: Any, size: int) -> Iterable[Tensor]:
+        """Batches of at most `size` images, uint8 N C H W."""
         if isinstance(images, Tensor | np.ndarray):
             yield from torch.split(as_pixels(images, self.spec), size)
             return
@@ -96,7 +96,7 @@ class Classifier(Pretrained):
             yield torch.stack([self.read(image) for image in images[start : start + size]])
 
     def read(self, image: str | Path | Image.Image | Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """One image of any kind as the uint8 C H W this model takes."""
+        """One image, in any form that `predict` takes, as uint8 C H W of the model's size."""
         if isinstance(image, Tensor | np.ndarray):
             return as_pixels(image[None], self.spec)[0]
         if isinstance(image, Image.Image):
@@ -106,15 +106,15 @@ class Classifier(Pretrained):
         return decode_image(Path(image), self.spec.stored_side, self.spec.channels)
 
     def save_files(self, folder: Path) -> None:
-        """model.safetensors and config.json, and the calibration where there is one."""
+        """Writes model.safetensors and config.json, and the calibration if there is one."""
         save_model(folder, self.model, self.spec)
         if self.calibration is not None:
             self.calibration.save(folder)
-        else:  # what is there is another model's
+        else:  # the folder may hold the calibration of another model
             Calibration.remove(folder)
 
     def facts(self) -> ModelFacts:
-        """What is known of the model, and of its run where it was loaded from one."""
+        """The facts about the model, and about its run if it was loaded from one."""
         spec = self.spec
         return ModelFacts(
             algorithm=spec.algorithm,
@@ -130,7 +130,7 @@ class Classifier(Pretrained):
         )
 
     def kept_card(self) -> str | None:
-        """The model card it came with, where it did not come from a run."""
+        """The model card in the folder it was loaded from, unless that folder is a run."""
         if self.folder is None or self.run_facts is not None or not (self.folder / CARD).is_file():
             return None
         return (self.folder / CARD).read_text(encoding="utf-8")
@@ -146,7 +146,7 @@ class Classifier(Pretrained):
 def load_model(
     folder: str | Path, device: str | None = None, trust_code: bool = False, calibrated: bool = True
 ) -> Classifier:
-    """A saved model: model.safetensors and config.json, with its calibration where it has one and that is wanted."""
+    """The model saved in a folder, with its calibration if there is one and `calibrated` is true."""
     folder = Path(folder)
     path = folder / MODEL_CONFIG
     spec = ModelSpec.load(path)

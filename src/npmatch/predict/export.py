@@ -1,7 +1,7 @@
-"""A trained model as one ONNX file that says what `predict` says, checked before it is written.
+"""Export of a trained model to one ONNX file, whose outputs are compared with `predict` before it is written.
 
-The file takes uint8 images as the model stores them; the middle crop, the normalisation, the backbone, the head with
-its stored latents and the banks' means are in the graph, so it needs nothing but a runtime.
+The file takes uint8 images of the size the model stores. The centre crop, the normalisation, the backbone, the head
+with its stored latent samples, the banks' means and the temperature are in the graph: it needs nothing but a runtime.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from npmatch.types import Prediction
 from npmatch.version import __version__
 
 OPSET = 20
-TOLERANCE = 1e-4  # largest difference from `predict` that is let through
-BATCHES = (1, 2, 7, 16)  # sizes at which the file is compared
+TOLERANCE = 1e-4  # largest difference from `predict` that is accepted
+BATCH_SIZES = (1, 2, 7, 16)  # at which the file is compared with `predict`
 OUTPUTS = ("probabilities", "entropy", "disagreement")
 
 
 class ImagesToPrediction(nn.Module):
-    """All that `npmatch predict` does from stored pixels on, as one function of tensors."""
+    """Everything that `npmatch predict` computes from decoded images, as one module."""
 
     def __init__(self, classifier: Classifier) -> None:
         """Shares the classifier's weights."""
@@ -44,13 +44,13 @@ class ImagesToPrediction(nn.Module):
         self.classifier, self.model = classifier, classifier.model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """uint8 N C H W → probabilities N K, entropy N and, where the model samples, disagreement N."""
+        """uint8 N C H W → probabilities N K, entropy N and, if the model averages samples, disagreement N."""
         prediction = self.model(as_network_input(images, self.classifier.spec, images.device))
         return outputs(calibrated(self.classifier, prediction))
 
 
 def calibrated(classifier: Classifier, prediction: Prediction) -> Prediction:
-    """The prediction at the run's temperature, where it has one, as `npmatch predict` gives it."""
+    """The prediction at the run's temperature, if it has one, as `npmatch predict` writes it."""
     return prediction if classifier.calibration is None else classifier.calibration.apply(prediction)
 
 
@@ -60,11 +60,11 @@ def outputs(prediction: Prediction) -> tuple[Tensor, ...]:
 
 
 def export_onnx(classifier: Classifier, path: Path, check: bool = True) -> float | None:
-    """Writes the file and returns its largest difference from `predict`; None where it was not compared."""
-    need("onnx", "onnxscript", *(["onnxruntime"] if check else []))
+    """Writes the file and returns the largest difference from `predict`, or None with `check=False`."""
+    require("onnx", "onnxscript", *(["onnxruntime"] if check else []))
     content = onnx_bytes(classifier)
     difference = largest_difference(content, classifier) if check else None
-    if difference is not None and not difference <= TOLERANCE:  # not <=: NaN is no agreement
+    if difference is not None and not difference <= TOLERANCE:  # written so that NaN fails too
         raise NPMatchError(
             f"{path}: the exported model differs from predict by {difference:.1e}, more than {TOLERANCE:.0e}; nothing "
             "was written. Please report the backbone and the versions of torch, onnxscript and onnxruntime"
@@ -77,21 +77,21 @@ def export_onnx(classifier: Classifier, path: Path, check: bool = True) -> float
     return difference
 
 
-def need(*packages: str) -> None:
-    """One line where a package of the extra is missing."""
+def require(*packages: str) -> None:
+    """Refuses to go on if a package is missing, and says how to install it."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise NPMatchError(f"export: needs {', '.join(missing)}; run pip install 'npmatch[export]'")
 
 
 def onnx_bytes(classifier: Classifier) -> bytes:
-    """The file's content; it holds no time and no path, so equal models give equal files."""
+    """The content of the ONNX file. It holds no date and no path, so equal models give equal files."""
     if classifier.device.type != "cpu":
         raise NPMatchError("export: load the model with device='cpu'; the file runs on any device")
     graph, spec = ImagesToPrediction(classifier).eval(), classifier.spec
     images = torch.zeros(2, spec.channels, spec.stored_side, spec.stored_side, dtype=torch.uint8)
     with torch.no_grad(), silence():
-        names = OUTPUTS[: len(graph(images))]  # this call also draws what is drawn once, such as dropout's masks
+        names = OUTPUTS[: len(graph(images))]  # the first call also draws what is then kept, such as dropout masks
         try:
             program = torch.onnx.export(
                 graph,
@@ -108,7 +108,7 @@ def onnx_bytes(classifier: Classifier) -> bytes:
             raise NPMatchError(f"export: torch cannot turn this backbone into an ONNX graph ({reason})") from error
     assert program is not None
     proto = program.model_proto
-    strip_traces(proto.graph)
+    strip_source_locations(proto.graph)
     proto.producer_name, proto.producer_version = "npmatch", __version__
     for key, value in metadata(classifier).items():
         proto.metadata_props.add(key=key, value=value)
@@ -120,7 +120,7 @@ def onnx_bytes(classifier: Classifier) -> bytes:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Inside, the exporter's remarks about its own working are not shown."""
+    """Suppresses the exporter's warnings and log messages."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -131,23 +131,23 @@ def silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def strip_traces(graph: Any) -> None:
-    """Takes out the exporter's notes: where in whose files each node came from."""
+def strip_source_locations(graph: Any) -> None:
+    """Removes the exporter's notes on the source file and line that each node comes from."""
     for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
 
 
 def metadata(classifier: Classifier) -> dict[str, str]:
-    """What a stranger to npmatch must know to use the file; lists as JSON."""
+    """The file's metadata: all that is needed to use it without npmatch. Lists are JSON."""
     spec = classifier.spec
-    side, shown, kind = spec.stored_side, spec.side, "RGB" if spec.channels == 3 else "grey"
+    side, crop, kind = spec.stored_side, spec.side, "RGB" if spec.channels == 3 else "grey"
     return {
         "class_names": json.dumps(spec.class_names, ensure_ascii=False),
         "input": f"images: uint8, N × {spec.channels} × {side} × {side} (N C H W, {kind}), values 0–255; the middle "
-        f"{shown} × {shown} and the normalisation are taken inside",
+        f"{crop} × {crop} and the normalisation are taken inside",
         "outputs": "probabilities: N × K in the order of class_names; entropy: N, uncertainty in nats; disagreement, "
-        "where there is one: N, nats, the part of it that is between the samples",
+        "if present: N, nats, mutual information between the samples",
         "image_size": str(side),
         "channels": str(spec.channels),
         "mean": json.dumps(spec.mean),
@@ -160,15 +160,15 @@ def metadata(classifier: Classifier) -> dict[str, str]:
 
 
 def temperature(classifier: Classifier) -> str:
-    """Whether the probabilities are calibrated."""
-    found = classifier.calibration
-    if found is None or found.temperature is None:
+    """The temperature in the graph, for the metadata."""
+    calibration = classifier.calibration
+    if calibration is None or calibration.temperature is None:
         return "none: the probabilities are the model's own"
-    return f"{found.temperature:.4f}, applied inside; fitted on {found.n} held-out labels"
+    return f"{calibration.temperature:.4f}, applied inside; fitted on {calibration.n} held-out labels"
 
 
 def randomness(model: nn.Module) -> str:
-    """Why the file says the same every time."""
+    """Why the outputs are deterministic, for the metadata."""
     if isinstance(model, MCDropoutModel):
         return f"none: {model.samples} passes with stored dropout masks"
     if isinstance(head := model.head, NeuralProcessHead):
@@ -177,23 +177,23 @@ def randomness(model: nn.Module) -> str:
 
 
 def largest_difference(content: bytes, classifier: Classifier) -> float:
-    """Between the file's outputs under onnxruntime and `predict`'s, over batches of several sizes."""
+    """Largest difference between the outputs of the file in onnxruntime and of `predict`, over several batch sizes."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     worst = 0.0
     for images in check_images(classifier.spec):
-        found = session.run(None, {"images": images.numpy()})
-        wanted = outputs(calibrated(classifier, classifier.predict(images)))
-        differences = [np.abs(a - b.numpy()).max() for a, b in zip(found, wanted, strict=True)]
-        worst = float(np.max([worst, *differences]))  # np.max and not max: NaN must not be lost
+        exported = session.run(None, {"images": images.numpy()})
+        expected = outputs(calibrated(classifier, classifier.predict(images)))
+        differences = [np.abs(a - b.numpy()).max() for a, b in zip(exported, expected, strict=True)]
+        worst = float(np.max([worst, *differences]))  # np.max, unlike max, propagates NaN
     return worst
 
 
 def check_images(spec: ModelSpec) -> Iterator[Tensor]:
-    """Batches of patterns from coarse to fine, always the same: noise alone would look like one class."""
+    """Fixed batches of patterns from coarse to fine; noise alone would all be predicted as one class."""
     generator = torch.Generator().manual_seed(0)
-    for size in BATCHES:
+    for size in BATCH_SIZES:
         patterns = []
         for number in range(size):
             grid = min(2 ** (number % 6), spec.stored_side)

@@ -1,4 +1,4 @@
-"""Predictions of any number of files, and what follows from them, written as they come, in constant memory."""
+"""Predictions and decisions for any number of image files, written to a table in constant memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.distributed.ranks import all_gather_object, local_share, on_rank_zero, process_group
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.rows import Columns, Kind, RowFile, open_rows
+from npmatch.predict.table import Columns, Kind, Row, TableFile, open_table
 
 
 def predict_files(
@@ -34,75 +34,83 @@ def predict_files(
     top_k: int = 1,
     flagged: Counter[str] | None = None,
 ) -> tuple[int, list[str]]:
-    """Writes a row per readable image to `out`; returns how many, and a line for each file that is not one.
+    """Writes a row per readable image to `out`; returns the number of rows, and a line for each unreadable file.
 
-    `decider` says what to decide; by default, probabilities are at the run's temperature where it has one. Several
-    ranks take a batch each at a time, and the first writes them in order: the file is that of one process. `flagged` is
-    told how many images are withheld, and how many are unlike anything seen.
+    By default, probabilities are at the run's temperature if it has one; a `decider` decides more. `advance` is called
+    with the number of files done. `flagged` counts the images that are withheld and those that are out-of-distribution.
+    With several ranks, rank zero writes the same file that one process would.
     """
     if not 1 <= top_k <= len(classifier.class_names):
         raise NPMatchError(
             f"top-k={top_k}: give a number from 1 to {len(classifier.class_names)}, the number of classes"
         )
     decider = decider or Decider(classifier.calibration, Wishes())
-    written, problems = 0, list[str]()
     columns = columns_of(decider, top_k)
-    flags = {name: place for place, (name, kind) in enumerate(columns.items()) if kind == "flag"}
-    table: list[RowFile] = []  # the first rank's alone
-    listed = hashlib.sha256()
-    with process_group(classifier.device), ExitStack() as held:
-        on_rank_zero(lambda: table.append(held.enter_context(open_rows(out, columns))))
-        mine = _of_my_turns(_noted(find_images(paths), listed), batch_size)
-        chunks = read_in_chunks(classifier, mine, batch_size)
-        while True:
-            readable, unreadable = next(chunks, ([], []))
-            found = (_predict(classifier, readable, decider, top_k), unreadable)
-            turn, seen_so_far = zip(*all_gather_object((found, listed.digest())), strict=True)
-            if others := [number for number, seen in enumerate(seen_so_far) if seen != seen_so_far[0]]:
-                raise NPMatchError(
-                    f"rank {others[0]} finds other files than the first rank; give every machine the same"
-                )
-            for cells, unread in turn:
-                if cells:
-                    if flagged is not None:
-                        flagged.update({name: sum(cells[place]) for name, place in flags.items()})
-                    for file in table:
-                        file.write([dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)])
-                seen = len(cells[0]) if cells else 0
-                written += seen
-                problems += unread
-                advance(seen + len(unread))
-            if not any(turn[0]):  # the first rank has the first batch of every turn
-                break
+    flags = [name for name, kind in columns.items() if kind == "flag"]
+    tables: list[TableFile] = []  # one on rank zero, none on the others
+    written, problems = 0, list[str]()
+    with process_group(classifier.device), ExitStack() as open_tables:
+        on_rank_zero(lambda: tables.append(open_tables.enter_context(open_table(out, columns))))
+        for rows, unreadable in _predict_by_turns(classifier, paths, batch_size, decider, top_k):
+            if rows:
+                for table in tables:
+                    table.write(rows)
+                if flagged is not None:
+                    flagged.update({name: sum(row[name] for row in rows) for name in flags})
+            written += len(rows)
+            problems += unreadable
+            advance(len(rows) + len(unreadable))
     return written, problems
 
 
-def _noted(files: Iterator[Path], listed: Any) -> Iterator[Path]:
-    """The files, each taken into a digest of all so far."""
+def _predict_by_turns(
+    classifier: Classifier, paths: Iterable[str | Path], batch_size: int, decider: Decider, top_k: int
+) -> Iterator[tuple[list[Row], list[str]]]:
+    """Rows of predictions, and a line per unreadable file, batch by batch in the order of the files.
+
+    In each turn every rank predicts one batch, then all ranks gather the results of all.
+    """
+    digest = hashlib.sha256()  # of the names of the files so far
+    files = _local_files(_add_names(digest, find_images(paths)), batch_size)
+    batches = read_in_batches(classifier, files, batch_size)
+    while True:
+        images, unreadable = next(batches, ([], []))
+        result = (_predict(classifier, images, decider, top_k), unreadable)
+        results, digests = zip(*all_gather_object((result, digest.digest())), strict=True)
+        for rank, other in enumerate(digests):
+            if other != digests[0]:
+                raise NPMatchError(f"rank {rank} finds other files than rank 0; give every machine the same files")
+        yield from results
+        if not any(results[0]):  # rank zero has the first batch of every turn
+            return
+
+
+def _add_names(digest: Any, files: Iterator[Path]) -> Iterator[Path]:
+    """The same files; the name of each one that is taken is added to the digest."""
     for file in files:
-        listed.update(os.fsencode(file) + b"\0")
+        digest.update(os.fsencode(file) + b"\0")
         yield file
 
 
-def _of_my_turns(files: Iterator[Path], batch_size: int) -> Iterator[Path]:
-    """The files of the batches that are this rank's: ranks take turns."""
+def _local_files(files: Iterator[Path], batch_size: int) -> Iterator[Path]:
+    """The files in this rank's batches."""
     share = local_share()
     while turn := list(islice(files, share.world * batch_size)):
         yield from turn[share.block(batch_size)]
 
 
-def _predict(
-    classifier: Classifier, images: list[tuple[Path, Tensor]], decider: Decider, top_k: int
-) -> list[list[Any]]:
-    """The table's columns for some images; none where there are none."""
+def _predict(classifier: Classifier, images: list[tuple[Path, Tensor]], decider: Decider, top_k: int) -> list[Row]:
+    """A row of the table for each image."""
     if not images:
         return []
     decisions = decider(*classifier.describe(torch.stack([image for _, image in images])))
-    return [[str(path) for path, _ in images], *_cells(decisions, classifier.class_names, top_k)]
+    cells = [[str(path) for path, _ in images], *_cells(decisions, classifier.class_names, top_k)]
+    columns = columns_of(decider, top_k)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
 
 
 def columns_of(decider: Decider, top_k: int = 1) -> Columns:
-    """The columns of the table and what their cells hold."""
+    """The columns of the table: name → kind of cell."""
     columns: dict[str, Kind] = {"path": "text", "label": "text", "confidence": "number", "uncertainty": "number"}
     columns["probabilities"] = "numbers"
     for place in range(2, top_k + 1):
@@ -113,13 +121,13 @@ def columns_of(decider: Decider, top_k: int = 1) -> Columns:
         (decider.novelty, {"ood_score": "number", "ood": "flag"}),
         (decider.sets, {"prediction_set": "texts"}),
     ]
-    for wished, more in optional:
-        columns |= more if wished is not None else {}
+    for decision, its_columns in optional:
+        columns |= its_columns if decision is not None else {}
     return columns
 
 
 def _cells(d: Decisions, class_names: tuple[str, ...], top_k: int) -> list[list[Any]]:
-    """The table's columns after the first."""
+    """The cells of every column but `path`, column by column."""
     p = d.prediction
     cells: list[list[Any]] = [
         [class_names[i] for i in p.label.tolist()],
@@ -139,10 +147,10 @@ def _cells(d: Decisions, class_names: tuple[str, ...], top_k: int) -> list[list[
     return cells
 
 
-def read_in_chunks(
+def read_in_batches(
     classifier: Classifier, files: Iterable[Path], size: int
 ) -> Iterator[tuple[list[tuple[Path, Tensor]], list[str]]]:
-    """`size` files after another: those that are images, decoded, and a line on each of the others."""
+    """Batches of `size` files: the decoded images (uint8 C H W) with their paths, and a line per unreadable file."""
 
     def read(path: Path) -> Tensor | str:
         if is_raw(path.name) and (problem := why_unread(path)):
@@ -154,9 +162,9 @@ def read_in_chunks(
 
     files = iter(files)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        while chunk := list(islice(files, size)):
-            found = list(zip(chunk, pool.map(read, chunk), strict=True))
+        while batch := list(islice(files, size)):
+            results = list(zip(batch, pool.map(read, batch), strict=True))
             yield (
-                [(path, image) for path, image in found if isinstance(image, Tensor)],
-                [problem for _, problem in found if isinstance(problem, str)],
+                [(path, image) for path, image in results if isinstance(image, Tensor)],
+                [problem for _, problem in results if isinstance(problem, str)],
             )

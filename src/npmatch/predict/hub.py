@@ -1,7 +1,7 @@
-"""A model in the convention of the Hugging Face hub: save_pretrained, from_pretrained, push_to_hub.
+"""save_pretrained, from_pretrained and push_to_hub, as in the Hugging Face libraries.
 
-huggingface_hub's own ModelHubMixin would write a config.json of its own and keep constructor arguments behind the
-scenes; here the three methods are plain, under the same names, and a folder holds what `npmatch.load` reads.
+These methods do not use huggingface_hub's ModelHubMixin, which would write a config.json of its own from the
+constructor's arguments. They write and read the files that `npmatch.load` reads.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from npmatch.user_code import trusting
 from npmatch.version import __version__
 
 CARD = "README.md"
-FILES = (CARD, SUMMARY, TENSORS, MODEL_CONFIG, MODEL_WEIGHTS)  # all it may hold
-PATTERNS = ["*.json", "*.safetensors", CARD]  # all that is ever fetched: no code, no pickle
+FILES = (CARD, SUMMARY, TENSORS, MODEL_CONFIG, MODEL_WEIGHTS)  # all files that a saved model may have
+PATTERNS = ["*.json", "*.safetensors", CARD]  # the only files to upload and download: no code, no pickle
 
 
 class Pretrained:
-    """What a model must offer, and what it gets for it."""
+    """Base class that adds saving, loading and the hub; a subclass implements the first four methods."""
 
     def save_files(self, folder: Path) -> None:
-        """Writes the model: safetensors and JSON alone."""
+        """Writes the model as safetensors and JSON."""
         raise NotImplementedError
 
     def facts(self) -> ModelFacts:
-        """What its card says of it."""
+        """The facts for the model card."""
         raise NotImplementedError
 
     def kept_card(self) -> str | None:
-        """The card it has already; None where one is to be written."""
+        """A model card to keep; None if a new one should be written."""
         return None
 
     @classmethod
@@ -48,13 +48,13 @@ class Pretrained:
     def save_pretrained(
         self, save_directory: str | Path, *, repo_id: str | None = None, push_to_hub: bool = False, **push: Any
     ) -> str | None:
-        """Writes model.safetensors, config.json and a model card into a folder; and perhaps pushes it, too.
+        """Writes model.safetensors, config.json and a model card into a folder; with `push_to_hub`, uploads them too.
 
         Args:
-            save_directory: the folder, made where there is none; files of these names in it are replaced.
-            repo_id: where to push to; the folder's name where none is given.
-            push_to_hub: whether to push.
-            **push: what `push_to_hub` takes.
+            save_directory: the folder, which is created if necessary; files of these names in it are replaced.
+            repo_id: `user/name` on the hub to upload to; None takes the folder's name.
+            push_to_hub: whether to upload the model.
+            **push: further arguments of `push_to_hub`.
         """
         folder = Path(save_directory)
         name = repo_id or folder.resolve().name
@@ -80,11 +80,11 @@ class Pretrained:
         """Uploads what `save_pretrained` writes, in one commit, and returns the commit's address.
 
         Args:
-            repo_id: `user/name` on the hub, made where there is none.
-            commit_message: of the commit.
-            private: whether a repository made now is private; None leaves it to the account's default.
+            repo_id: `user/name` on the hub; the repository is created if necessary.
+            commit_message: the message of the commit.
+            private: whether a new repository is private; None takes the account's default.
             token: a token of the hub; None takes the one that `hf auth login` stored.
-            branch: the branch to push to, main where none is given.
+            branch: the branch to push to; None is the main branch.
             create_pr: whether to open a pull request with the commit.
         """
         from huggingface_hub import HfApi
@@ -116,17 +116,17 @@ class Pretrained:
         device: str | None = None,
         trust_code: bool = False,
     ) -> Self:
-        """A model from a folder, or from a repository on the hub; nothing is unpickled.
+        """Loads a model from a folder, or from a repository on the hub; nothing is unpickled.
 
         Args:
-            pretrained_model_name_or_path: a folder that is there, or `user/name` on the hub.
+            pretrained_model_name_or_path: an existing folder, or `user/name` on the hub.
             revision: a branch, a tag or a commit.
             token: a token of the hub, for private repositories.
-            cache_dir: where downloads are kept.
-            force_download: whether to fetch again what is kept.
-            local_files_only: whether to look at what is kept alone.
-            device: cpu or cuda; None takes CUDA where there is one.
-            trust_code: whether a downloaded model may name Python of yours (`package.module:Class`), which is then run.
+            cache_dir: the folder for downloads; None takes huggingface_hub's cache.
+            force_download: whether to download files that are in the cache already.
+            local_files_only: whether to use the cache only, without network.
+            device: cpu or cuda; None takes CUDA if it is available.
+            trust_code: whether to import and run the Python code that the model's files name (`package.module:Class`).
         """
         if Path(pretrained_model_name_or_path).is_dir():
             with trusting(trust_code):
@@ -152,11 +152,11 @@ class Pretrained:
 
 @contextmanager
 def one_line_errors(repo_id: str) -> Iterator[None]:
-    """What goes wrong between here and the hub (no network, no such repository, no rights) is one line."""
+    """Turns errors of the hub's client (no network, no such repository, no rights) into an NPMatchError of one line."""
     try:
         yield
     except NPMatchError:
         raise
-    except Exception as error:  # the hub's client has dozens of kinds, its transport others
+    except Exception as error:  # the client and its transport raise dozens of types
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise NPMatchError(f"{repo_id}: neither a folder here nor reachable on the hub ({reason})") from error

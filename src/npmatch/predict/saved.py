@@ -1,4 +1,4 @@
-"""A model on disk: model.safetensors and config.json, enough to predict."""
+"""A trained model on disk: model.safetensors holds the weights, config.json all else that prediction needs."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from npmatch.heads import Bank, Model
 from npmatch.training import save_tensors
 from npmatch.types import Task
 
-MODEL_CONFIG, MODEL_WEIGHTS = "config.json", "model.safetensors"  # a saved model's two files
+MODEL_CONFIG, MODEL_WEIGHTS = "config.json", "model.safetensors"
 FORMAT = 1  # of config.json
-MOST_PIXELS = 10_000  # along a side
+MAX_SIDE = 10_000  # pixels
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """config.json: all that is needed beside model.safetensors to predict."""
+    """The content of config.json: how to build the network, and how to prepare its input."""
 
     algorithm: str
     algorithm_config: dict[str, Any]
     backbone_config: dict[str, Any]
     class_names: tuple[str, ...]
     channels: int
-    stored_side: int  # images are brought to this size
-    side: int  # the network sees the middle of them
-    mean: tuple[float, ...]
+    stored_side: int  # pixels: images are scaled to this size
+    side: int  # pixels: the network sees the centre crop of this size
+    mean: tuple[float, ...]  # of pixels in [0, 1], one per channel
     std: tuple[float, ...]
     num_labeled: int
 
     def save(self, path: Path) -> None:
-        """Written as JSON without time or place, so that equal runs give equal files."""
+        """Writes JSON without dates or paths, so that equal runs give equal files."""
         write_atomically(path, json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2).encode())
 
     @staticmethod
     def load(path: Path) -> ModelSpec:
-        """Reads what `save` wrote."""
+        """The specification in a file that `save` wrote; an invalid file is an error."""
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -65,21 +65,22 @@ class ModelSpec:
         return spec
 
     def check(self) -> None:
-        """A ValueError that names the first field that cannot be: the file may be anybody's."""
-        sides = (self.channels, self.stored_side, self.side)
-        good = {
+        """Raises a ValueError with the name of the first invalid field; the file may come from anyone."""
+        sizes = (self.channels, self.stored_side, self.side)
+        is_valid = {
             "algorithm": isinstance(self.algorithm, str),
             "algorithm_config": isinstance(self.algorithm_config, dict),
             "backbone_config": isinstance(self.backbone_config, dict)
             and isinstance(self.backbone_config.get("name"), str),
             "class_names": all(isinstance(name, str) for name in self.class_names),
-            "channels, stored_side, side": all(type(n) is int and 0 < n <= MOST_PIXELS for n in sides),
+            "channels, stored_side, side": all(type(n) is int and 0 < n <= MAX_SIDE for n in sizes),
             "mean": _one_per_channel(self.mean, self.channels),
             "std": _one_per_channel(self.std, self.channels) and min(self.std) > 0,
             "num_labeled": type(self.num_labeled) is int,
         }
-        for field in (name for name, is_good in good.items() if not is_good):
-            raise ValueError(field)
+        for field, valid in is_valid.items():
+            if not valid:
+                raise ValueError(field)
 
 
 def _one_per_channel(values: tuple[float, ...], channels: int) -> bool:
@@ -87,7 +88,7 @@ def _one_per_channel(values: tuple[float, ...], channels: int) -> bool:
 
 
 def save_model(folder: Path, model: Model, spec: ModelSpec) -> None:
-    """model.safetensors and config.json: weights as they are now, and of each bank its mean alone."""
+    """Writes model.safetensors and config.json; a bank is saved as its mean, which is all that prediction needs."""
     condensed = deepcopy(model)
     for module in condensed.modules():
         for name, child in module.named_children():
@@ -98,7 +99,7 @@ def save_model(folder: Path, model: Model, spec: ModelSpec) -> None:
 
 
 def empty_model(spec: ModelSpec) -> Model:
-    """The network that a spec describes, before its weights are read."""
+    """The network that a specification describes, with random weights."""
     algorithm = find_algorithm(spec.algorithm)
     settings = {k: v for k, v in spec.algorithm_config.items() if k != "name"}
     backbone = make_backbone(
@@ -109,19 +110,19 @@ def empty_model(spec: ModelSpec) -> Model:
 
 
 def model_with(spec: ModelSpec, state: Mapping[str, Tensor]) -> Model:
-    """The network that a spec describes, with these weights; a ValueError where they do not belong together."""
-    if not _fits(spec, state):  # before memory is taken for what a stranger's file may call for
+    """The network that a specification describes, with the given weights; a ValueError if they do not fit it."""
+    if not _shapes_fit(spec, state):  # checked before a stranger's file can make us allocate memory
         raise ValueError("the weights are of another network")
     model = empty_model(spec)
     model.load_state_dict(dict(state))
     return model
 
 
-def _fits(spec: ModelSpec, state: Mapping[str, Tensor]) -> bool:
-    """Whether parameters have the shapes that the spec calls for, as far as that can be told without making them."""
+def _shapes_fit(spec: ModelSpec, state: Mapping[str, Tensor]) -> bool:
+    """Whether the weights have the shapes of the network's parameters, found on the meta device without memory."""
     try:
         with torch.device("meta"):
-            sketch = dict(empty_model(spec).named_parameters())
-    except Exception:  # a network that cannot be sketched is made, and then compared
+            parameters = dict(empty_model(spec).named_parameters())
+    except Exception:  # not every network can be built there; load_state_dict then compares the shapes
         return True
-    return all(name in state and state[name].shape == p.shape for name, p in sketch.items())
+    return all(name in state and state[name].shape == p.shape for name, p in parameters.items())

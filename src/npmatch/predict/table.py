@@ -1,4 +1,4 @@
-"""Rows written to a file as they come: CSV, Parquet or JSON lines, in constant memory."""
+"""Tables written row by row in constant memory: CSV, Parquet or JSON Lines."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.files import in_utf8, open_new, temporary_path
 
 Kind = Literal["text", "number", "flag", "texts", "numbers"]
-Columns = Mapping[str, Kind]  # name → what its cells hold, in the order of the file
-Row = dict[str, Any]
+Columns = Mapping[str, Kind]  # column name → kind of its cells, in the order of the file
+Row = dict[str, Any]  # column name → cell
 
 
-class RowFile:
-    """Writes beside the file and renames at the end, so that a half-written result never bears its name."""
+class TableFile:
+    """A context manager that writes a temporary file and renames it at the end, so that no partial table is left."""
 
     def __init__(self, path: Path, columns: Columns) -> None:
-        """Nothing is created before `with`."""
+        """The file is created on entering `with`."""
         self.path = path
         self.columns = columns
         self.temporary = temporary_path(path)
 
-    def __enter__(self) -> RowFile:
-        """Opens the unfinished file."""
+    def __enter__(self) -> TableFile:
+        """Opens the temporary file."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.open()
@@ -37,7 +37,7 @@ class RowFile:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Leaves a whole file, or, after an error, none."""
+        """Renames the complete file; deletes it after an error."""
         try:
             self.close()
             if kind is None:
@@ -57,23 +57,23 @@ class RowFile:
             raise self.unwritable(error) from error
 
     def unwritable(self, error: OSError) -> NPMatchError:
-        """One line on a disk that does not take the file."""
+        """The error to raise if the disk refuses to write."""
         return NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})")
 
     def open(self) -> None:
-        """Opens the unfinished file."""
+        """Opens the temporary file; each format has its own way."""
         raise NotImplementedError
 
     def append(self, rows: list[Row]) -> None:
-        """Writes some rows."""
+        """Writes rows in this format."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Finishes it."""
+        """Completes and closes the temporary file."""
         raise NotImplementedError
 
 
-class _TextFile(RowFile):
+class _TextFile(TableFile):
     def open(self) -> None:
         self.file = TextIOWrapper(open_new(self.temporary), "utf-8", "surrogateescape", newline="")
 
@@ -82,10 +82,10 @@ class _TextFile(RowFile):
 
 
 class CsvFile(_TextFile):
-    """Comma-separated; lists as JSON, flags as true and false."""
+    """Comma-separated values; lists are JSON, flags are true and false."""
 
     def open(self) -> None:
-        """Writes the header."""
+        """Opens the file and writes the header."""
         super().open()
         self.csv = csv.DictWriter(self.file, list(self.columns))
         self.csv.writeheader()
@@ -106,11 +106,11 @@ class JsonLinesFile(_TextFile):
         self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-class ParquetFile(RowFile):
-    """Parquet, a row group per batch."""
+class ParquetFile(TableFile):
+    """Parquet with one row group per call of `write`."""
 
     def open(self) -> None:
-        """Fixes the schema, so that an empty result is a valid file too."""
+        """Opens the file with a schema, so that an empty table is a valid file too."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -141,8 +141,8 @@ FORMATS: dict[str, type[CsvFile] | type[JsonLinesFile] | type[ParquetFile]] = {
 }
 
 
-def open_rows(path: Path, columns: Columns) -> RowFile:
-    """The file of rows for a path's ending."""
+def open_table(path: Path, columns: Columns) -> TableFile:
+    """A table in the format that the path's suffix names."""
     if path.suffix not in FORMATS:
         raise NoSuchChoiceError("output format", path.suffix or str(path), list(FORMATS))
     return FORMATS[path.suffix](path, columns)
