@@ -17,7 +17,7 @@ WriteImage = Callable[..., np.ndarray]
 
 @pytest.fixture
 def write_image() -> WriteImage:
-    """Writes a random picture and returns its pixels, H W 3."""
+    """A function that writes a random picture and returns its pixels, H W 3."""
 
     def write(path: Path, seed: int = 0, width: int = 8, height: int = 8) -> np.ndarray:
         pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -30,7 +30,7 @@ def write_image() -> WriteImage:
 
 @pytest.fixture
 def memory_dataset() -> Dataset:
-    """40 images of 3 classes and 20 without a label, no two images alike."""
+    """40 images of 3 classes and 20 unlabelled ones, in memory, all different."""
     pixels = torch.randint(0, 256, (60, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     labels = torch.cat([torch.arange(40) % 3, torch.full((20,), -1)])
     return Dataset("memory", ("a", "b", "c"), ImageSet(ArrayImages(pixels), labels))
@@ -38,7 +38,7 @@ def memory_dataset() -> Dataset:
 
 @pytest.fixture
 def file_dataset(memory_dataset: Dataset, tmp_path: Path) -> Dataset:
-    """The same images as PNG files."""
+    """The images of `memory_dataset` as PNG files."""
     paths = [tmp_path / f"{number:03}.png" for number in range(len(memory_dataset.train))]
     for path, image in zip(paths, memory_dataset.train.images.take(torch.arange(60)), strict=True):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)

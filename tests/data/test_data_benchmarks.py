@@ -1,4 +1,4 @@
-"""STL-10 and SVHN, written small in their published formats."""
+"""Digits against scikit-learn; small versions of STL-10 and SVHN in their published formats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from npmatch.data import load_dataset
@@ -17,6 +18,32 @@ from npmatch.errors import NPMatchError
 
 def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    dataset = load_dataset("digits")
+    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
+    assert dataset.class_names == tuple("0123456789")
+    pixels = torch.cat([dataset.train.images.pixels, dataset.test.images.pixels])
+    labels = torch.cat([dataset.train.labels, dataset.test.labels])
+    assert pixels.shape == (1797, 1, 8, 8)
+    assert pixels.unique().tolist() == [*range(0, 256, 16), 255]
+    # The same images with the same labels, whatever their order.
+    levels = pixels[:, 0].to(torch.int64).add(15).div(16, rounding_mode="floor").flatten(1)
+    ours = sorted(map(tuple, torch.cat([levels, labels[:, None]], 1).tolist()))
+    published = load_digits()
+    theirs = np.concatenate([published.data, published.target[:, None]], 1).astype(int)
+    assert ours == sorted(map(tuple, theirs.tolist()))
+
+
+def test_digits_split_is_stratified_fixed_and_disjoint_and_its_constants_are_right() -> None:
+    first, again = load_dataset("digits"), load_dataset("digits")
+    assert torch.equal(first.train.images.pixels, again.train.images.pixels)
+    share = torch.bincount(first.test.labels) / torch.bincount(first.train.labels)
+    assert (share - 360 / 1437).abs().max() < 0.01
+    pixels = first.train.images.pixels.double() / 255
+    assert abs(pixels.mean() - first.mean[0]) < 1e-4
+    assert abs(pixels.std() - first.std[0]) < 2e-4
 
 
 def test_stl10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +78,7 @@ def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = dict(datasets.SVHN.split_list)
     for name, y in digits.items():
         path = tmp_path / f"{name}_32x32.mat"
-        labels = np.array([[digit or 10] for digit in y], dtype=np.uint8)  # the files call zero 10
+        labels = np.array([[digit or 10] for digit in y], dtype=np.uint8)  # the files have label 10 for zero
         scipy.io.savemat(path, {"X": images[name].transpose(2, 3, 1, 0), "y": labels})
         files[name] = [files[name][0], path.name, md5(path)]
     monkeypatch.setattr(datasets.SVHN, "split_list", files)

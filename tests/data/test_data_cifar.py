@@ -1,4 +1,4 @@
-"""CIFAR's two published forms, written small by hand and read back."""
+"""Small files in both published formats of CIFAR, written by hand and read back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_cifar100_binary(folder: Path) -> None:
 
 
 def write_pickles(root: Path, cls: type, contents: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the Python version, and their checksums where torchvision keeps the published ones."""
+    """Writes files of the Python version, and replaces torchvision's checksums by those of these files."""
     folder = root / cls.base_folder
     folder.mkdir(parents=True)
     sums = {}
@@ -52,14 +52,14 @@ def write_pickles(root: Path, cls: type, contents: dict[str, object], monkeypatc
 
 
 def read_by_hand(files: list[Path], label_bytes: int) -> tuple[list[int], list[bytes]]:
-    """Labels and pixels by plain slicing of bytes."""
+    """Labels and pixels of the binary version, by slicing bytes."""
     content = b"".join(file.read_bytes() for file in files)
     size = label_bytes + 3072
     records = [content[start : start + size] for start in range(0, len(content), size)]
     return [record[label_bytes - 1] for record in records], [record[label_bytes:] for record in records]
 
 
-def assert_is(part: ImageSet, expected: tuple[list[int], list[bytes]]) -> None:
+def assert_equals(part: ImageSet, expected: tuple[list[int], list[bytes]]) -> None:
     labels, pixels = expected
     assert part.labels.dtype == torch.int64
     assert part.labels.tolist() == labels
@@ -74,23 +74,23 @@ def test_cifar10_binary(tmp_path: Path, inside: bool) -> None:
     write_cifar10_binary(folder)
     dataset = load_dataset("cifar10", folder if inside else tmp_path)
     assert dataset.class_names == tuple(TEN.split())
-    assert_is(dataset.train, read_by_hand([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 1))
-    assert_is(dataset.test, read_by_hand([folder / "test_batch.bin"], 1))
+    assert_equals(dataset.train, read_by_hand([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 1))
+    assert_equals(dataset.test, read_by_hand([folder / "test_batch.bin"], 1))
 
 
-def test_cifar100_binary_takes_the_fine_label_and_the_names_beside_it(tmp_path: Path) -> None:
+def test_cifar100_binary_has_the_fine_labels_and_the_names_in_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-binary"
     write_cifar100_binary(folder)
     dataset = load_dataset("cifar100", tmp_path)
-    assert_is(dataset.train, read_by_hand([folder / "train.bin"], 2))
-    assert_is(dataset.test, read_by_hand([folder / "test.bin"], 2))
+    assert_equals(dataset.train, read_by_hand([folder / "train.bin"], 2))
+    assert_equals(dataset.test, read_by_hand([folder / "test.bin"], 2))
     assert len(set(dataset.class_names)) == 100
     assert [dataset.class_names[label] for label in (0, 8, 99)] == ["apple", "bicycle", "worm"]
     (folder / "fine_label_names.txt").write_text("".join(f"class{number}\n" for number in range(100)) + "\n")
     assert load_dataset("cifar100", tmp_path).class_names[7] == "class7"
 
 
-def test_the_python_version_gives_what_the_binary_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_version_equals_the_binary_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10_binary(tmp_path / "binary" / "cifar-10-batches-bin")
     batches = {
         name: {"data": pixel_bytes(seed), "labels": [(seed + row) % 10 for row in range(ROWS)]}
@@ -121,7 +121,7 @@ def test_cifar100_python_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 class MakesFolder:
-    """A pickle that does something when it is opened."""
+    """An object whose pickle makes a folder when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,13 +144,13 @@ def test_damaged_binary_files(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     write_cifar10_binary(folder)
     good = (folder / "data_batch_3.bin").read_bytes()
-    for content, said in (
+    for content, message in (
         (good[:-1], r"data_batch_3.bin: 12291 bytes are not a whole number of records of 3073 bytes"),
         (b"", r"data_batch_3.bin: 0 bytes"),
         (b"\x0a" + good[1:], r"data_batch_3.bin: label 10, where 9 is the largest"),
     ):
         (folder / "data_batch_3.bin").write_bytes(content)
-        with pytest.raises(NPMatchError, match=said):
+        with pytest.raises(NPMatchError, match=message):
             load_dataset("cifar10", tmp_path)
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(NPMatchError, match=r"data_batch_3.bin: no such file"):

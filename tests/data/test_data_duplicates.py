@@ -1,4 +1,4 @@
-"""Pictures that look the same, against comparing all with all."""
+"""Pictures that look the same, against a comparison of all pairs."""
 
 import io
 
@@ -10,7 +10,7 @@ from npmatch.data import load_dataset
 from npmatch.data.check.duplicates import SIDE, group_alike
 
 
-def small(image):
+def thumbnail(image):
     return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
@@ -29,16 +29,16 @@ def digits():
 
 
 @pytest.mark.parametrize("change", [(1.0, 90, 1.0), (0.75, 60, 1.0), (1.5, 50, 0.9), (0.6, 50, 1.1)])
-def test_a_picture_saved_again_is_found_and_another_of_its_class_is_not(digits, change):
+def test_a_picture_saved_again_is_found_and_others_of_its_class_are_not(digits, change):
     copies = [saved_again(image, *change) for image in digits[:200]]
-    groups = group_alike(np.stack([small(image) for image in digits + copies]))
+    groups = group_alike(np.stack([thumbnail(image) for image in digits + copies]))
     found = {tuple(group) for group in groups}
     assert sum((i, 600 + i) in found for i in range(200)) >= 198
     assert sum(len(group) != 2 or group[1] - group[0] != 600 for group in groups) <= 3
 
 
-def test_candidates_are_those_of_comparing_all_with_all():
-    """Every pair of hashes that differ in up to seven bits is a candidate, and no other."""
+def test_candidates_equal_those_of_comparing_all_pairs():
+    """The candidates are exactly the pairs of hashes that differ in at most seven bits."""
     from npmatch.data.check.duplicates import BANDS, _candidates
 
     rng = np.random.default_rng(0)
@@ -58,6 +58,6 @@ def test_candidates_are_those_of_comparing_all_with_all():
     assert found == {pair for pair in expected if set(pair) <= firsts} | copies
 
 
-def test_flat_pictures_and_few_pictures_are_no_duplicates():
+def test_an_empty_set_and_flat_pictures_have_no_duplicates():
     assert group_alike(np.zeros((0, SIDE, SIDE), np.uint8)) == []
     assert group_alike(np.full((5, SIDE, SIDE), 200, np.uint8)) == []

@@ -1,4 +1,4 @@
-"""Image folders and ImageNet's layout."""
+"""Image folders and ImageNet."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_folder(folder: Path) -> None:
     assert len(dataset.mean) == len(dataset.std) == 3
 
 
-def test_stored_at_the_size_asked(folder: Path) -> None:
+def test_images_are_scaled_to_the_requested_size(folder: Path) -> None:
     dataset = load_dataset("folder", folder, image_size=8)
     with Image.open(folder / "labeled/dog/b.png") as image:
         expected = np.asarray(image)[:, 2:10]  # 12 × 8, so the middle needs no scaling
@@ -112,13 +112,13 @@ def test_errors_name_the_folder(folder: Path, tmp_path_factory: pytest.TempPathF
     assert f"{folder / 'labeled' / 'cow'}: no image in this class folder" in error_for(folder)
 
 
-def test_a_class_whose_name_is_no_text_is_refused(folder: Path) -> None:
+def test_a_class_name_that_is_not_utf8_is_refused(folder: Path) -> None:
     (folder / "labeled" / "dog").rename(folder / "labeled" / os.fsdecode(b"d\xf6g"))
     (folder / "test" / "dog").rename(folder / "test" / os.fsdecode(b"d\xf6g"))
     assert "is not UTF-8; rename it" in error_for(folder)
 
 
-def test_pictures_of_formats_that_are_not_read_are_told_from_other_files(folder: Path) -> None:
+def test_pictures_in_unread_formats_are_distinguished_from_other_files(folder: Path) -> None:
     for name in ("cat/1.HEIC", "cat/2.avif", "cat/list.csv", "dog/3.jfif"):
         (folder / "labeled" / name).touch()
     listing = list_folder(folder)
@@ -127,24 +127,24 @@ def test_pictures_of_formats_that_are_not_read_are_told_from_other_files(folder:
     assert "labeled/dog/3.jfif" in [file.name for file in listing.files]
 
 
-def test_class_folders_that_lie_where_other_programs_want_them(folder: Path) -> None:
+def test_class_folders_directly_under_the_root_are_an_error_with_a_remedy(folder: Path) -> None:
     for name in ("cat", "dog"):
         (folder / "labeled" / name).rename(folder / name)
     assert "no class folder" in error_for(folder)
     shutil.rmtree(folder / "labeled")
-    said = error_for(folder)
-    assert f"{folder / 'labeled'}: no such folder" in said
-    assert "move the class folders into it, if 'cat' is one" in said
+    message = error_for(folder)
+    assert f"{folder / 'labeled'}: no such folder" in message
+    assert "move the class folders into it, if 'cat' is one" in message
 
 
-def test_a_misspelt_folder_is_not_passed_over(folder: Path) -> None:
+def test_a_misspelt_folder_is_an_error(folder: Path) -> None:
     (folder / "unlabeled").rename(folder / "unlabelled")
     assert "rename this folder to 'unlabeled'" in error_for(folder)
     (folder / "unlabelled").rename(folder / "Unlabeled")
     assert "Unlabeled: rename this folder to 'unlabeled'" in error_for(folder)
 
 
-def test_what_lies_beside_the_three_folders_is_said(folder: Path) -> None:
+def test_images_beside_the_three_folders_are_reported(folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "notes" / "todo.txt").touch()
     (folder / "loose.jpg").touch()
@@ -178,7 +178,7 @@ def test_imagenet(tmp_path: Path) -> None:
     assert load_dataset("imagenet", tmp_path).train.images.shape == (3, 256, 256)
 
 
-def test_imagenets_val_needs_its_class_folders(tmp_path: Path, write_image: WriteImage) -> None:
+def test_imagenet_needs_class_folders_in_val(tmp_path: Path, write_image: WriteImage) -> None:
     for name in ("train/n01/a.png", "train/n02/a.png", "val/a.png"):
         write_image(tmp_path / name)
     assert f"{tmp_path / 'val'}: no class folder" in error_for(tmp_path, "imagenet")

@@ -1,4 +1,4 @@
-"""Decoding against numpy, Pillow's writers and torchvision's resize."""
+"""Decoding, compared with numpy, Pillow's writers and torchvision's resize."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saved(image: Image.Image, format: str, **options: object) -> io.BytesIO:
     return file
 
 
-def test_an_image_of_the_right_size_is_not_touched(tmp_path: Path) -> None:
+def test_an_image_of_the_right_size_is_not_changed(tmp_path: Path) -> None:
     Image.fromarray(COLOR).save(tmp_path / "a.png")
     decoded = decode_image(tmp_path / "a.png", 8, 3)
     assert decoded.dtype == torch.uint8
@@ -56,7 +56,7 @@ def test_every_format_is_read(format: str) -> None:
 
 
 @pytest.mark.parametrize(("side", "coarser"), [(96, False), (400, True), (1600, True)])
-def test_a_large_jpeg_is_decoded_coarsely_and_looks_the_same(side: int, coarser: bool) -> None:
+def test_a_large_jpeg_is_decoded_at_a_reduced_size_and_looks_the_same(side: int, coarser: bool) -> None:
     y, x = np.mgrid[:side, : side * 3 // 2] / side
     waves = np.stack([np.sin(7 * x + 3 * y), np.cos(5 * y * x), np.sin(9 * y)], axis=2)
     photo = Image.fromarray((127.5 + 127.4 * waves).astype(np.uint8))
@@ -79,7 +79,7 @@ def test_scaling_is_torchvisions_resize_and_centre_crop(width: int, height: int,
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.sampled_from([1, 3]))
-def test_any_size_gives_the_middle(width: int, height: int, size: int, channels: int) -> None:
+def test_the_central_square_of_any_size(width: int, height: int, size: int, channels: int) -> None:
     # A ramp along the longer side: the middle's mean is 128 whatever the scale, and the ramp keeps its slope.
     length = max(width, height)
     ramp = np.linspace(0, 255, length) if length > 1 else np.full(1, 127.5)
@@ -89,7 +89,7 @@ def test_any_size_gives_the_middle(width: int, height: int, size: int, channels:
     assert abs(decoded.float().mean() - 127.5) < 3
 
 
-def test_a_long_strip_costs_little() -> None:
+def test_a_long_strip_is_not_enlarged_as_a_whole() -> None:
     # Scaling the whole of it first would make an image of 16 × 800,000 pixels.
     assert to_tensor(Image.new("RGB", (100_000, 2), "red"), 16, 3)[0].eq(255).all()
 
@@ -150,7 +150,7 @@ def test_sixteen_bit_pgm() -> None:
     assert np.array_equal(hwc(decode_image(file, 8, 1))[..., 0], deep // 256)
 
 
-def test_transparency_is_laid_on_white() -> None:
+def test_transparency_is_put_on_white() -> None:
     alpha = RNG.integers(0, 256, (8, 8, 1), dtype=np.uint8)
     on_white = COLOR * (alpha / 255) + 255 * (1 - alpha / 255)
     rgba = Image.fromarray(np.concatenate([COLOR, alpha], -1))
@@ -233,14 +233,14 @@ def test_the_pixel_cap_and_missing_files(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of some before it fails
 @pytest.mark.parametrize("format", ["PNG", "GIF", "TIFF", "WEBP", "JPEG", "BMP", "PPM"])
-def test_no_truncation_escapes_as_another_error(format: str) -> None:
+def test_a_truncated_file_raises_no_other_error(format: str) -> None:
     content = saved(Image.fromarray(COLOR), format).getvalue()
     for cut in range(len(content)):
         with contextlib.suppress(NPMatchError):  # Pillow reads some that lack only their last bytes
             assert decode_image(io.BytesIO(content[:cut]), 8, 3).shape == (3, 8, 8)
 
 
-def test_file_images_are_taken_in_the_order_asked(tmp_path: Path) -> None:
+def test_file_images_are_taken_in_the_requested_order(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("b.png", "ä é 猫.png", "a.png")]
     for value, path in enumerate(paths):
         Image.new("RGB", (10, 10), (value, 0, 0)).save(path)
@@ -266,7 +266,7 @@ def test_array_images() -> None:
             ArrayImages(wrong)
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(NPMatchError, match="not a regular file"):
         decode_image(tmp_path / "pipe.png", 8)

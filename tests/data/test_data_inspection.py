@@ -1,4 +1,4 @@
-"""One file at a time: what can be decoded in training passes, what cannot does not."""
+"""The inspection of single files: a file passes if and only if training can decode it."""
 
 import io
 import os
@@ -41,7 +41,7 @@ WHOLE = {
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_file_passes_exactly_where_training_can_decode_it(name, tmp_path):
+def test_a_file_passes_if_and_only_if_training_can_decode_it(name, tmp_path):
     whole, path = WHOLE[name], tmp_path / name
     verdicts = []
     for share in (1.0, 0.97, 0.8, 0.5, 0.3, 0.1, 0.01):
@@ -51,25 +51,25 @@ def test_a_file_passes_exactly_where_training_can_decode_it(name, tmp_path):
             decodes = True
         except NPMatchError:
             decodes = False
-        found = inspect_file(str(path))
-        assert (found.problem == "") == decodes, (share, found)
-        assert found.problem in ("", "truncated", "not-an-image")
+        inspection = inspect_file(str(path))
+        assert (inspection.problem == "") == decodes, (share, inspection)
+        assert inspection.problem in ("", "truncated", "not-an-image")
         verdicts.append(decodes)
     assert verdicts[0]
     assert not verdicts[3]
 
 
-def test_what_it_says_of_a_sound_file(tmp_path):
+def test_the_inspection_of_an_undamaged_file(tmp_path):
     path = tmp_path / "x.jpg"
     path.write_bytes(WHOLE["baseline.jpg"])
-    found = inspect_file(str(path))
-    assert (found.width, found.height, found.mode, found.format) == (120, 120, "RGB", "JPEG")
-    assert found.notes == ()
+    inspection = inspect_file(str(path))
+    assert (inspection.width, inspection.height, inspection.mode, inspection.format) == (120, 120, "RGB", "JPEG")
+    assert inspection.notes == ()
     path.write_bytes(WHOLE["x.png"])
     again = inspect_file(str(path))
     assert again.notes == ("wrong-extension",)
-    assert again.digest != found.digest
-    assert np.corrcoef(again.thumbnail.ravel(), found.thumbnail.ravel())[0, 1] > 0.99
+    assert again.digest != inspection.digest
+    assert np.corrcoef(again.thumbnail.ravel(), inspection.thumbnail.ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("pixels", [np.float32, np.int32])
@@ -79,7 +79,7 @@ def test_pixels_of_unknown_range(pixels, tmp_path):
     assert inspect_file(str(path)).problem == "float-pixels"
 
 
-def test_what_cannot_be_opened(tmp_path):
+def test_files_that_cannot_be_opened(tmp_path):
     assert inspect_file(str(tmp_path / "none.png")).problem == "missing"
     assert inspect_file(str(tmp_path)).problem == "unreadable"
     os.mkfifo(tmp_path / "pipe.png")
@@ -96,6 +96,13 @@ def test_a_large_header_is_refused_before_anything_is_allocated(tmp_path, monkey
     path = tmp_path / "x.png"
     path.write_bytes(WHOLE["x.png"])
     monkeypatch.setattr("npmatch.data.check.inspection.MAX_PIXELS", 120 * 120 - 1)
-    found = inspect_file(str(path))
-    assert found.problem == "huge"
-    assert "120×120" in found.detail
+    inspection = inspect_file(str(path))
+    assert inspection.problem == "huge"
+    assert "120×120" in inspection.detail
+
+
+def test_the_thumbnail_of_a_large_jpeg_is_that_of_the_whole_picture(tmp_path):
+    ramp = np.linspace(0, 255, 1600).astype(np.uint8)
+    Image.fromarray(np.tile(ramp, (800, 1))).convert("RGB").save(tmp_path / "x.jpg")
+    thumbnail = inspect_file(str(tmp_path / "x.jpg")).thumbnail.astype(float)
+    assert np.abs(thumbnail - np.arange(8, 256, 16)[None]).max() < 4

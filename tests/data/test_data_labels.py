@@ -1,4 +1,4 @@
-"""Labels given later: the table's round trip, and how it lies over a data set."""
+"""Label tables: writing and reading them, and applying them to a data set."""
 
 import csv
 import os
@@ -14,7 +14,7 @@ from npmatch.data.images import SelectedImages, file_of
 from npmatch.data.labels import apply_label_table, encode_label_table, image_name, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
 
-# What a file may be called: any bytes but NUL, as Python shows them.
+# Possible file names: any bytes but NUL, as Python decodes them.
 file_names = st.binary(min_size=1, max_size=20).map(lambda name: os.fsdecode(name.replace(b"\0", b"0")))
 
 
@@ -26,7 +26,7 @@ def test_any_names_and_labels_survive_the_round_trip(tmp_path_factory, labels):
 
 
 @pytest.mark.parametrize("name", ["=1+1.png", "+a", "-a", "@a", 'a "b"', "a,b", " a ", "a\nb", "a\r\nb", "été", "\t"])
-def test_names_that_spreadsheets_and_shells_dislike_are_plain_data(tmp_path, name):
+def test_names_that_are_special_in_spreadsheets_and_shells_are_kept(tmp_path, name):
     table = tmp_path / "labels.csv"
     table.write_bytes(encode_label_table({name: name}))
     with table.open(newline="") as file:  # an independent reader sees the name itself
@@ -51,24 +51,24 @@ def test_a_table_without_the_columns_is_refused(tmp_path):
         list(read_label_table(tmp_path / "none.csv"))
 
 
-def test_images_without_names_are_called_by_their_position(memory_dataset, file_dataset):
+def test_images_without_file_names_are_named_by_their_position(memory_dataset, file_dataset):
     assert image_name(memory_dataset.train, 12) == "#12"
     assert positions_by_name(file_dataset.train)["012.png"] == 12
 
 
-def test_given_labels_replace_those_of_the_data_and_nothing_else(memory_dataset, tmp_path):
+def test_a_table_replaces_labels_and_nothing_else(memory_dataset, tmp_path):
     table = tmp_path / "labels.csv"
     table.write_bytes(encode_label_table({"#50": "b", "#0": "c"}))
     labelled = apply_label_table(memory_dataset, table)
     expected = memory_dataset.train.labels.clone()
     expected[50], expected[0] = 1, 2
     assert torch.equal(labelled.train.labels, expected)
-    assert memory_dataset.train.labels[50] == -1  # the data set given is left as it was
+    assert memory_dataset.train.labels[50] == -1  # the original data set is unchanged
     assert labelled.train.names == []
 
 
 @pytest.mark.parametrize("kind", ["memory_dataset", "file_dataset"])
-def test_images_from_elsewhere_join_the_training_set_behind_its_own(kind, request, tmp_path):
+def test_images_from_other_folders_are_appended_to_the_training_set(kind, request, tmp_path):
     dataset = request.getfixturevalue(kind)
     outside = [str(tmp_path / "else" / name) for name in ("b.png", "a.png")]
     os.mkdir(tmp_path / "else")

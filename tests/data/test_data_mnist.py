@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, written small in the IDX format and read back; and the real ones where they are."""
+"""Small versions of MNIST and Fashion-MNIST in the IDX format, read back; and the real Fashion-MNIST if installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write(folder: Path, zipped: bool = True, seed: int = 0) -> Path:
-    """All four files."""
+    """Writes the four files of a data set."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, labels in LABELS.items():
         arrays = {"images-idx3": pixels_of(part, seed), "labels-idx1": np.array(labels, dtype=np.uint8)}
@@ -40,7 +40,7 @@ def write(folder: Path, zipped: bool = True, seed: int = 0) -> Path:
     return folder
 
 
-def assert_is(part: ImageSet, name: str, seed: int = 0) -> None:
+def assert_equals(part: ImageSet, name: str, seed: int = 0) -> None:
     assert part.labels.tolist() == LABELS[name]
     assert part.labels.dtype == torch.int64
     assert part.images.shape == (1, 28, 28)
@@ -66,14 +66,14 @@ def no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("mnist", "mnist", tuple("0123456789")),
     ],
 )
-def test_either_set_in_either_form(
+def test_both_data_sets_plain_and_gzipped(
     source: str, folder: str, classes: tuple[str, ...], zipped: bool, tmp_path: Path
 ) -> None:
     write(tmp_path / folder, zipped)
     dataset = load_dataset(source, tmp_path)
     assert (dataset.name, dataset.class_names) == (source, classes)
-    assert_is(dataset.train, "train")
-    assert_is(dataset.test, "t10k")
+    assert_equals(dataset.train, "train")
+    assert_equals(dataset.test, "t10k")
 
 
 def test_torchvision_reads_the_same(tmp_path: Path) -> None:
@@ -86,35 +86,35 @@ def test_torchvision_reads_the_same(tmp_path: Path) -> None:
     assert torch.equal(theirs.targets, ours.labels)
 
 
-def test_both_sets_under_one_root(tmp_path: Path) -> None:
+def test_both_data_sets_under_one_root(tmp_path: Path) -> None:
     write(tmp_path / "FashionMNIST" / "raw", seed=1)
     write(tmp_path / "MNIST" / "raw", seed=2)
-    assert_is(load_dataset("fashion-mnist", tmp_path).train, "train", seed=1)
-    assert_is(load_dataset("mnist", tmp_path).train, "train", seed=2)
+    assert_equals(load_dataset("fashion-mnist", tmp_path).train, "train", seed=1)
+    assert_equals(load_dataset("mnist", tmp_path).train, "train", seed=2)
 
 
 def test_where_fashion_mnist_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package: None) -> None:
     with pytest.raises(NPMatchError, match=r"pass --data DIR .* or apt-get install dataset-fashion-mnist"):
         load_dataset("fashion-mnist")
     monkeypatch.setattr(mnist, "DEBIAN_FOLDER", write(tmp_path / "debian", seed=1))
-    assert_is(load_dataset("fashion-mnist").train, "train", seed=1)
+    assert_equals(load_dataset("fashion-mnist").train, "train", seed=1)
     monkeypatch.setenv("NPMATCH_DATA", str(tmp_path / "other"))
-    assert_is(load_dataset("fashion-mnist").train, "train", seed=1)  # as there is none in $NPMATCH_DATA
+    assert_equals(load_dataset("fashion-mnist").train, "train", seed=1)  # as there is none in $NPMATCH_DATA
     write(tmp_path / "other" / "fashion-mnist", seed=2)
-    assert_is(load_dataset("fashion-mnist").train, "train", seed=2)
-    assert_is(load_dataset("fashion-mnist", write(tmp_path / "given", seed=3)).train, "train", seed=3)
+    assert_equals(load_dataset("fashion-mnist").train, "train", seed=2)
+    assert_equals(load_dataset("fashion-mnist", write(tmp_path / "given", seed=3)).train, "train", seed=3)
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         NPMatchError, match=r"empty: no train-images.*--data DIR.*apt-get install dataset-fashion-mnist"
     ):
-        load_dataset("fashion-mnist", tmp_path / "empty")  # a folder that was named is believed
+        load_dataset("fashion-mnist", tmp_path / "empty")  # no other place is tried if a folder was named
     with pytest.raises(NPMatchError, match=r"empty: no train-images.* in MNIST/raw or in mnist; .*--data DIR$"):
         load_dataset("mnist", tmp_path / "empty")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("train-images-idx3-ubyte", idx(pixels_of("train"))[:-1], "3919 bytes of data where its header says 5×28×28"),
         ("train-images-idx3-ubyte", idx(pixels_of("train")) + b"\0", "3921 bytes of data where"),
@@ -128,13 +128,13 @@ def test_where_fashion_mnist_is_looked_for(tmp_path: Path, monkeypatch: pytest.M
         ("t10k-labels-idx1-ubyte", idx(np.array([0, 10, 2], np.uint8)), "label 10, where 9 is the largest"),
     ],
 )
-def test_damaged_files_are_named(file: str, content: bytes, said: str, zipped: bool, tmp_path: Path) -> None:
+def test_damaged_files_are_named(file: str, content: bytes, message: str, zipped: bool, tmp_path: Path) -> None:
     write(tmp_path, zipped)
     path = tmp_path / (f"{file}.gz" if zipped else file)
     path.write_bytes(gzip.compress(content) if zipped else content)
     with pytest.raises(NPMatchError) as caught:
         load_dataset("mnist", tmp_path)
-    assert str(caught.value).startswith(f"{path}: {said}")
+    assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Files, folders and patterns, against the standard library's glob."""
+"""Files, folders and patterns, compared with the standard library's glob."""
 
 from glob import glob
 from pathlib import Path
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     "pattern",
     ["*.png", "**/*.png", "x/*.png", "*/y/*.png", "**/y/*", "x/**/*.*", "**/**/*.png", "**/*", "[ab].*", "?/c.png"],
 )
-def test_a_pattern_names_what_it_names_elsewhere(folder: Path, pattern: str) -> None:
+def test_a_pattern_matches_what_glob_matches(folder: Path, pattern: str) -> None:
     found = list(find_images([folder / pattern]))
     expected = {Path(p) for p in glob(str(folder / pattern), recursive=True) if p.endswith((".png", ".jpg", ".gif"))}
     assert set(found) == expected
@@ -31,7 +31,7 @@ def test_a_pattern_names_what_it_names_elsewhere(folder: Path, pattern: str) -> 
     assert found == list(find_images([folder / pattern]))
 
 
-def test_folders_below_a_pattern_are_searched(folder: Path) -> None:
+def test_folders_that_match_a_pattern_are_searched(folder: Path) -> None:
     names = [str(path.relative_to(folder)) for path in find_images([folder / "*"])]
     assert names == ["a.png", "b.jpg", "x/c.png", "x/d.gif", "x/y/e.png", "z/y/g.png"]
     assert sorted(names) == sorted(str(p.relative_to(folder)) for p in find_images([folder / "**"]))
@@ -56,17 +56,17 @@ def test_relative_patterns_and_files_with_brackets(folder: Path, monkeypatch: py
         ("w/*", r"no image that can be read; .*photo\.heic"),
     ],
 )
-def test_what_names_nothing_is_refused_before_the_first_image(folder: Path, name: str, message: str) -> None:
+def test_a_path_without_images_is_refused_before_the_first_image(folder: Path, name: str, message: str) -> None:
     (folder / "w" / "empty").mkdir(parents=True)
     (folder / "w" / "photo.heic").write_text("")
     with pytest.raises(NPMatchError, match=message):
         next(find_images([folder, folder / name]))
 
 
-def test_what_would_be_missed_is_named_too(folder: Path) -> None:
+def test_pictures_and_links_that_are_not_read_are_listed_too(folder: Path) -> None:
     for name in ("IMG_1.HEIC", "x/raw.NEF", "x/._2.heic"):
         (folder / name).write_text("")
-    (folder / "x" / "circle").symlink_to(folder)  # all of it is found without
+    (folder / "x" / "circle").symlink_to(folder)  # the walk reaches this folder anyway
     (folder / "z" / "album").symlink_to(folder / "x", target_is_directory=True)
     expected = ["IMG_1.HEIC", "a.png", "b.jpg", "x/c.png", "x/d.gif", "x/raw.NEF", "x/y/e.png", "z/y/g.png"]
     assert [str(path.relative_to(folder)) for path in find_images([folder])] == expected

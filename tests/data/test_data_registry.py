@@ -1,4 +1,4 @@
-"""Choosing a source by name, digits, and a user's own function."""
+"""Choosing a source by name, and a user's own function."""
 
 from __future__ import annotations
 
@@ -10,37 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from npmatch.data import SOURCES, ArrayImages, Dataset, ImageSet, load_dataset
 from npmatch.data.sources import mnist
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-
-
-def test_digits_are_scikit_learns() -> None:
-    dataset = load_dataset("digits")
-    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
-    assert dataset.class_names == tuple("0123456789")
-    pixels = torch.cat([dataset.train.images.pixels, dataset.test.images.pixels])
-    labels = torch.cat([dataset.train.labels, dataset.test.labels])
-    assert pixels.shape == (1797, 1, 8, 8)
-    assert pixels.unique().tolist() == [*range(0, 256, 16), 255]
-    # The same images with the same labels, whatever their order.
-    levels = pixels[:, 0].to(torch.int64).add(15).div(16, rounding_mode="floor").flatten(1)
-    ours = sorted(map(tuple, torch.cat([levels, labels[:, None]], 1).tolist()))
-    published = load_digits()
-    theirs = np.concatenate([published.data, published.target[:, None]], 1).astype(int)
-    assert ours == sorted(map(tuple, theirs.tolist()))
-
-
-def test_digits_split_is_stratified_fixed_and_disjoint_and_its_constants_are_right() -> None:
-    first, again = load_dataset("digits"), load_dataset("digits")
-    assert torch.equal(first.train.images.pixels, again.train.images.pixels)
-    share = torch.bincount(first.test.labels) / torch.bincount(first.train.labels)
-    assert (share - 360 / 1437).abs().max() < 0.01
-    pixels = first.train.images.pixels.double() / 255
-    assert abs(pixels.mean() - first.mean[0]) < 1e-4
-    assert abs(pixels.std() - first.std[0]) < 2e-4
 
 
 def test_an_unknown_source_suggests_the_nearest() -> None:
@@ -49,7 +22,7 @@ def test_an_unknown_source_suggests_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "digits"])
-def test_without_a_root_the_files_expected_are_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_root_the_error_names_the_expected_files(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NPMATCH_DATA", raising=False)
     monkeypatch.setattr(mnist, "DEBIAN_FOLDER", Path("/not/installed"))
     with pytest.raises(NPMatchError, match=r"pass --data DIR or set NPMATCH_DATA; expected there: \w"):
@@ -66,7 +39,7 @@ def test_a_fixed_size_cannot_be_changed() -> None:
 
 @pytest.fixture
 def own_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Path | None], object]], str]:
-    """Puts a function into a module of its own and returns its name for the command line."""
+    """A function that puts a user's function into a module, and returns its name for the command line."""
 
     def install(function: Callable[[Path | None], object]) -> str:
         module = types.ModuleType("my_own_data")
@@ -104,7 +77,7 @@ def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("load", "said"),
+    ("load", "message"),
     [
         (lambda root: [1, 2], "returned list, but must return an npmatch.Dataset"),
         (lambda root: make(labels=torch.tensor([0.0, 1, -1])), "labels must be int64"),
@@ -117,8 +90,8 @@ def test_a_users_function_gets_the_root(own_source: Callable[..., str], tmp_path
         (lambda root: make(torch.zeros(3, 1, 4, 6, dtype=torch.uint8)), "images of 4×6 pixels must be square"),
     ],
 )
-def test_a_users_function_is_checked(load: Callable[..., object], said: str, own_source: Callable[..., str]) -> None:
-    with pytest.raises(NPMatchError, match=said):
+def test_a_users_function_is_checked(load: Callable[..., object], message: str, own_source: Callable[..., str]) -> None:
+    with pytest.raises(NPMatchError, match=message):
         load_dataset(own_source(load))
 
 
@@ -136,12 +109,12 @@ def test_test_images_and_constants_are_checked_too(own_source: Callable[..., str
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray])
-def test_a_users_arrays_are_images(kind: type, own_source: Callable[..., str]) -> None:
+def test_a_user_may_return_arrays(kind: type, own_source: Callable[..., str]) -> None:
     pixels, labels = torch.randint(256, (4, 1, 5, 5)).byte(), torch.tensor([0, 1, -1, 0])
-    given = [(pixels[:2], labels[:2]), (pixels[2:], labels[2:])]
+    parts = [(pixels[:2], labels[:2]), (pixels[2:], labels[2:])]
     if kind is np.ndarray:
-        given = [(images.numpy(), known.numpy()) for images, known in given]
-    dataset = load_dataset(own_source(lambda root: Dataset("mine", ("a", "b"), *(ImageSet(*part) for part in given))))
+        parts = [(images.numpy(), known.numpy()) for images, known in parts]
+    dataset = load_dataset(own_source(lambda root: Dataset("mine", ("a", "b"), *(ImageSet(*part) for part in parts))))
     assert dataset.train.images.shape == dataset.test.images.shape == (1, 5, 5)
     assert torch.equal(dataset.train.images.take(torch.tensor([1, 0])), pixels[[1, 0]])
     assert dataset.test.labels.tolist() == [-1, 0]

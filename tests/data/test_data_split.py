@@ -24,7 +24,7 @@ def dataset_of(labels: list[int], classes: int = 3) -> Dataset:
 
 @st.composite
 def datasets(draw: st.DrawFn) -> tuple[Dataset, list[int]]:
-    """2–5 classes of 3–12 images each, any number without a label, shuffled; and their labels."""
+    """2–5 classes of 3–12 images each and up to 10 unlabelled images, shuffled; with their labels."""
     classes = draw(st.integers(2, 5))
     labels = [label for label in range(classes) for _ in range(draw(st.integers(3, 12)))]
     labels = draw(st.permutations(labels + [-1] * draw(st.integers(0, 10))))
@@ -42,7 +42,7 @@ def test_a_chosen_number_of_labels(drawn: tuple[Dataset, list[int]], seed: int, 
     chosen = split.labeled.tolist()
     assert len(set(chosen)) == len(chosen) == count
     per_class = Counter(labels[index] for index in chosen)
-    assert set(per_class) == set(range(classes))  # so none is unlabelled, and none missing
+    assert set(per_class) == set(range(classes))  # every class, and no unlabelled image
     assert max(per_class.values()) - min(per_class.values()) == (count % classes > 0)
     everything = set(range(len(labels)))
     assert split.unlabeled.tolist() == sorted(everything if include else everything - set(chosen))
@@ -54,7 +54,7 @@ def test_a_chosen_number_of_labels(drawn: tuple[Dataset, list[int]], seed: int, 
 
 @settings(max_examples=100, deadline=None)
 @given(datasets(), st.integers(0, 2**40), st.floats(0.01, 0.99), st.booleans(), st.booleans())
-def test_validation_is_out_of_training(
+def test_validation_images_are_not_trained_on(
     drawn: tuple[Dataset, list[int]], seed: int, share: float, every_label: bool, include: bool
 ) -> None:
     dataset, labels = drawn
@@ -75,7 +75,7 @@ def test_validation_is_out_of_training(
 
 @settings(max_examples=100, deadline=None)
 @given(datasets(), st.integers(0, 2**40), st.data(), st.booleans())
-def test_a_number_of_validation_images_is_spread_as_the_classes_are(
+def test_a_number_of_validation_images_is_spread_in_proportion_to_the_classes(
     drawn: tuple[Dataset, list[int]], seed: int, data: st.DataObject, every_label: bool
 ) -> None:
     dataset, labels = drawn
@@ -93,7 +93,7 @@ def test_a_number_of_validation_images_is_spread_as_the_classes_are(
         assert abs(sum(labels[index] == label for index in held) - number * left / sum(free.values())) < 1
 
 
-def test_every_label_there_is() -> None:
+def test_all_labels() -> None:
     split = make_split(dataset_of([0, -1, 1, 2, 2, -1]), None, seed=0)
     assert split.labeled.tolist() == [0, 2, 3, 4]
     assert split.unlabeled.tolist() == [0, 1, 2, 3, 4, 5]
@@ -107,7 +107,7 @@ def test_seeds_differ_and_draw_evenly() -> None:
     # Each of 60 images is expected 600·7/60 = 70 times, with a deviation of about 8.
     assert max(abs(times[index] - 70) for index in range(60)) < 40
     extra = Counter(label for draw in draws for label in range(3) if sum(i % 3 == label for i in draw) == 3)
-    assert min(extra.values()) > 150  # of 200: the remainder goes to any class
+    assert min(extra.values()) > 150  # 200 expected: the remainder goes to any class
 
 
 def test_a_larger_label_set_contains_the_smaller() -> None:
@@ -116,14 +116,14 @@ def test_a_larger_label_set_contains_the_smaller() -> None:
     assert small < large
 
 
-def test_the_same_split_everywhere() -> None:
-    # Written down once: a change here means that published seeds name other images.
+def test_the_split_of_a_seed_never_changes() -> None:
+    # Recorded once: a change here means that published seeds draw other images.
     split = make_split(dataset_of([0, 1, 2] * 4), 5, seed=1, validation=0.3)
     assert split.labeled.tolist() == [2, 6, 7, 8, 9]
     assert split.validation.tolist() == [0, 4, 11]
 
 
-def test_what_cannot_be_chosen() -> None:
+def test_impossible_numbers_are_refused() -> None:
     dataset = dataset_of([0] * 5 + [1] * 2 + [2] * 5)
     with pytest.raises(NPMatchError, match="class 'b' has 2 labelled images, but 3 are wanted"):
         make_split(dataset, 9, seed=0)
@@ -142,7 +142,7 @@ def test_what_cannot_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("include", [True, False])
-def test_saved_and_loaded(include: bool, tmp_path: Path) -> None:
+def test_a_saved_split_is_loaded_unchanged(include: bool, tmp_path: Path) -> None:
     dataset = dataset_of([0, 1, 2, -1] * 500)
     split = make_split(dataset, 30, seed=5, validation=0.01, include_labeled=include)
     split.save(tmp_path / "split.json")
@@ -207,7 +207,7 @@ def test_the_fingerprint_covers_what_a_split_depends_on() -> None:
     [("labeled", [-1, 2]), ("labeled", [2, 2]), ("labeled", [1.5]), ("labeled", [[1], [2]]), ("labeled", 3),
      ("validation", [True]), ("labeled", [10**6]), ("counts", {"images": 10**5}), ("left_out_test", [10**6])],
 )  # fmt: skip
-def test_positions_that_are_none_are_refused(tmp_path, part, value):
+def test_invalid_positions_are_refused(tmp_path, part, value):
     images = dataset_of([0, 1, 2] * 4)
     make_split(images, 6, seed=0).save(tmp_path / "split.json")
     content = json.loads((tmp_path / "split.json").read_text())
@@ -216,7 +216,7 @@ def test_positions_that_are_none_are_refused(tmp_path, part, value):
         Split.load(tmp_path / "split.json", images)
 
 
-def test_what_is_no_split_is_one_short_line(tmp_path):
+def test_a_file_that_is_not_a_split_is_an_error_of_one_line(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\xe8\x0f" * 5000)
     (tmp_path / "config.json").write_text("{}")
     for name, message in [
@@ -231,7 +231,7 @@ def test_what_is_no_split_is_one_short_line(tmp_path):
         assert len(str(raised.value)) < 300
 
 
-def test_what_differs_from_the_data_of_a_split_is_said(tmp_path):
+def test_the_error_says_how_the_data_of_a_split_differ(tmp_path):
     make_split(dataset_of([0, 1, 2] * 4), 6, seed=0).save(tmp_path / "split.json")
     with pytest.raises(NPMatchError, match="other data: 12 training images, here are 15;"):
         Split.load(tmp_path / "split.json", dataset_of([0, 1, 2] * 5))

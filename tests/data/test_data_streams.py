@@ -1,18 +1,20 @@
-"""Resident and fetched streams, loading in order, and errors that cross processes."""
+"""The sampler as a pure function of (seed, step); resident and fetched streams, and errors in worker processes."""
 
 from __future__ import annotations
 
 import pickle
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from npmatch.data import (
     Dataset,
     FileImages,
-    ImageStore,
     RawBatch,
     Sampler,
     Stream,
@@ -20,9 +22,72 @@ from npmatch.data import (
     make_split,
     make_stream,
 )
-from npmatch.data.loading import SLOTS, copy_ahead, default_workers
+from npmatch.data.loading import default_workers
 from npmatch.data.streams import FetchedStream, ResidentStream, free_memory
 from npmatch.errors import NPMatchError
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**60), st.integers(1, 50), st.integers(1, 50), st.data())
+def test_each_epoch_is_a_pass_over_the_set(seed: int, labeled: int, unlabeled: int, data: st.DataObject) -> None:
+    batch = data.draw(st.integers(1, unlabeled))
+    sampler = Sampler(seed, labeled, unlabeled, 4, batch)
+    steps = unlabeled // batch
+    for epoch in range(3):
+        batches = [sampler(epoch * steps + place) for place in range(steps)]
+        seen = [index for _, u in batches for index in u.tolist()]
+        assert len(seen) == len(set(seen)) == steps * batch  # the whole set if the batch size divides it
+        assert set(seen) <= set(range(unlabeled))
+        for x, u in batches:
+            assert x.shape == (4,)
+            assert u.shape == (batch,)
+            assert x.dtype == u.dtype == torch.int64
+            assert 0 <= x.min() <= x.max() < labeled
+
+
+def test_a_step_draws_the_same_in_any_process_and_order() -> None:
+    in_order = Sampler(7, 10, 64, 8, 16)
+    expected = [in_order(step) for step in range(40)]
+    other = Sampler(7, 10, 64, 8, 16)
+    for step in random.Random(0).sample(range(40), 40):
+        assert all(torch.equal(a, b) for a, b in zip(other(step), expected[step], strict=True))
+
+
+def test_changing_a_batch_does_not_change_later_ones() -> None:
+    sampler = Sampler(0, 4, 8, 2, 4)
+    expected = sampler(0)[1].clone()
+    sampler(0)[1].zero_()
+    assert torch.equal(sampler(0)[1], expected)
+
+
+def test_seeds_epochs_and_streams_differ() -> None:
+    first, second = Sampler(0, 100, 1000, 32, 500), Sampler(1, 100, 1000, 32, 500)
+    assert not torch.equal(first(0)[0], second(0)[0])
+    assert not torch.equal(first(0)[1], second(0)[1])
+    assert not torch.equal(first(0)[0], first(1)[0])
+    assert not torch.equal(first(0)[1], first(2)[1])  # the same place of the next epoch
+    # The order of one sampler's unlabelled images does not depend on the labelled set, nor the reverse.
+    other = Sampler(0, 7, 1000, 64, 500)
+    assert torch.equal(first(5)[1], other(5)[1])
+
+
+def test_labelled_images_are_drawn_evenly_and_with_replacement() -> None:
+    sampler = Sampler(0, 10, 10, 64, 1)
+    times = Counter(index for step in range(500) for index in sampler(step)[0].tolist())
+    # 32,000 draws of 10: each expected 3,200 times, with a deviation of about 54.
+    assert max(abs(times[index] - 3200) for index in range(10)) < 300
+
+
+def test_empty_sets_and_batches() -> None:
+    x, u = Sampler(0, 4, 0, 2, 0)(123)
+    assert x.shape == (2,)
+    assert u.shape == (0,)
+    assert u.dtype == torch.int64
+    assert Sampler(0, 0, 4, 0, 4)(3)[0].shape == (0,)
+    with pytest.raises(NPMatchError, match=r"batch of 9 .* set of 8; lower training\.unlabeled_ratio or training"):
+        Sampler(0, 4, 8, 2, 9)
+    with pytest.raises(NPMatchError, match="no labelled image"):
+        Sampler(0, 0, 8, 2, 4)
 
 
 def stream_of(dataset: Dataset, unlabeled: int = 12, **options: object) -> Stream:
@@ -37,7 +102,7 @@ def assert_equal(batches: list[RawBatch], others: list[RawBatch]) -> None:
         assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(batch, other, strict=True))
 
 
-def test_batches_are_what_the_sampler_says(memory_dataset: Dataset) -> None:
+def test_batches_have_the_images_that_the_sampler_draws(memory_dataset: Dataset) -> None:
     train = memory_dataset.train
     split = make_split(memory_dataset, 9, seed=0, validation=0.2)
     sampler = Sampler(3, len(split.labeled), len(split.unlabeled), 6, 12)
@@ -68,17 +133,17 @@ def test_resident_and_fetched_are_equal(memory_dataset: Dataset, file_dataset: D
                 assert_equal(list(stream.batches(3, 9)), expected)
 
 
-def test_a_stream_goes_on_where_another_stopped(file_dataset: Dataset) -> None:
+def test_a_stream_continues_at_any_step(file_dataset: Dataset) -> None:
     stream = stream_of(file_dataset, resident="never")
     whole = list(stream.batches(0, 6))
     assert_equal(list(stream.batches(0, 2)) + list(stream.batches(2, 6)), whole)
     assert list(stream.batches(4, 4)) == []
     interrupted = stream.batches(0, 1000)
     next(interrupted)
-    interrupted.close()  # and the workers end with it
+    interrupted.close()  # this ends the workers too
 
 
-def test_memory_decides(memory_dataset: Dataset, file_dataset: Dataset) -> None:
+def test_free_memory_decides_whether_images_are_resident(memory_dataset: Dataset, file_dataset: Dataset) -> None:
     assert isinstance(stream_of(file_dataset), ResidentStream)
     assert isinstance(stream_of(file_dataset, memory_share=0.0), FetchedStream)
     assert isinstance(stream_of(file_dataset, memory_share=0.0, resident="always"), ResidentStream)
@@ -89,35 +154,26 @@ def test_memory_decides(memory_dataset: Dataset, file_dataset: Dataset) -> None:
     assert 2**20 < free_memory(torch.device("cpu")) < 2**50
 
 
-def test_ranks_on_one_machine_share_its_memory_out(monkeypatch):
+def test_local_ranks_share_the_memory(monkeypatch):
     monkeypatch.setattr("npmatch.data.streams._machine_memory", lambda: 800)
     assert free_memory(torch.device("cpu")) == 800
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # as torchrun tells it
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # set by torchrun
     assert free_memory(torch.device("cpu")) == 200
 
 
-def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npmatch.data.loading._cores", lambda: 24)
-    found = []
-    for ranks in ("1", "2", "64"):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-        found.append(default_workers())
-    assert found == [16, 12, 1]
-
-
-def test_workers_are_as_many_as_cores_unless_told(file_dataset: Dataset) -> None:
+def test_the_default_number_of_workers(file_dataset: Dataset) -> None:
     assert 1 <= default_workers() <= 16
     assert stream_of(file_dataset, resident="never").workers == default_workers()
     assert stream_of(file_dataset, resident="never", workers=0).workers == 0
 
 
-def test_supervised_training_decodes_labelled_images_alone(file_dataset: Dataset) -> None:
+def test_supervised_training_decodes_only_labelled_images(file_dataset: Dataset) -> None:
     stream = stream_of(file_dataset, unlabeled=0, resident="always")
     assert isinstance(stream, ResidentStream)
     assert len(stream.pixels) == 9
 
 
-def test_labels_of_unlabelled_images_go_nowhere(memory_dataset: Dataset) -> None:
+def test_labels_of_unlabelled_images_are_not_used(memory_dataset: Dataset) -> None:
     split = make_split(memory_dataset, 9, seed=0)
     sampler = Sampler(3, 9, 60, 6, 12)
     before = list(make_stream(memory_dataset, split, sampler, "cpu").batches(0, 5))
@@ -128,10 +184,10 @@ def test_labels_of_unlabelled_images_go_nowhere(memory_dataset: Dataset) -> None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_file_is_named_across_processes(file_dataset: Dataset, workers: int) -> None:
+def test_a_broken_file_is_named_by_a_worker_process(file_dataset: Dataset, workers: int) -> None:
     store = file_dataset.train.images
     assert isinstance(store, FileImages)
-    victim = store.path(50)  # one without a label, so it is in the unlabelled set
+    victim = store.path(50)  # unlabelled, so it is in the unlabelled set
     victim.write_bytes(b"")
 
     def fails(run: object) -> None:
@@ -145,43 +201,8 @@ def test_a_broken_file_is_named_across_processes(file_dataset: Dataset, workers:
     fails(lambda: iterate_images(store, 7, workers))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_images_in_order(memory_dataset: Dataset, file_dataset: Dataset, workers: int) -> None:
-    pixels = memory_dataset.train.images.take(torch.arange(60))
-    for dataset in (memory_dataset, file_dataset):
-        batches = list(iterate_images(dataset.train.images, 7, workers))
-        assert [len(batch) for batch in batches] == [7] * 8 + [4]
-        assert torch.equal(torch.cat(batches), pixels)
-
-
-def test_no_images() -> None:
-    assert list(iterate_images(FileImages([], 8), 4)) == []
-
-
-class Counting(ImageStore):
-    """Says how many images were taken."""
-
-    shape = (1, 2, 2)
-    taken = 0
-
-    def __len__(self) -> int:
-        return 10**9
-
-    def take(self, index: Tensor) -> Tensor:
-        self.taken += len(index)
-        return torch.zeros(len(index), 1, 2, 2, dtype=torch.uint8)
-
-
-def test_nothing_is_read_long_before_it_is_asked_for() -> None:
-    store = Counting()
-    images = iterate_images(store, 100, workers=0)
-    next(images)
-    next(images)
-    assert store.taken == 200
-
-
-def test_what_workers_get_can_be_pickled(file_dataset: Dataset) -> None:
-    stream = stream_of(file_dataset, resident="never")  # where workers are not forked, it is
+def test_the_object_that_workers_get_can_be_pickled(file_dataset: Dataset) -> None:
+    stream = stream_of(file_dataset, resident="never")  # it is pickled if workers are not forked
     assert isinstance(stream, FetchedStream)
     copy = pickle.loads(pickle.dumps(stream.steps))
     assert_equal([copy(4)], [stream.steps(4)])
@@ -197,28 +218,3 @@ def test_streams_on_a_gpu(memory_dataset: Dataset, file_dataset: Dataset, tmp_pa
             batches = list(make_stream(dataset, split, sampler, "cuda", resident).batches(0, 12))
             assert all(part.is_cuda for batch in batches for part in batch)
             assert_equal([batch.to(torch.device("cpu")) for batch in batches], expected)
-
-
-@pytest.mark.gpu
-def test_copies_beside_a_busy_gpu_are_whole_and_few() -> None:
-    # Steps that take longer than their batches' copies: the host must neither overwrite what waits nor run away.
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_stats()["active_bytes.all.current"]
-    batches = [RawBatch(*(torch.full((2**20,), step, dtype=torch.int64) for _ in range(4))) for step in range(40)]
-    sums = []
-    for batch in copy_ahead(batches, torch.device("cuda")):
-        torch.cuda._sleep(2_000_000)  # cycles: about a millisecond
-        sums.append(torch.stack([part.sum() for part in batch]))
-        del batch
-    found = torch.stack(sums).cpu()
-    assert torch.equal(found, torch.arange(40)[:, None].expand(-1, 4) * 2**20)
-    one = 4 * 8 * 2**20
-    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before <= (SLOTS + 2) * one
-
-
-@pytest.mark.gpu
-def test_a_batch_may_be_kept() -> None:
-    batches = [RawBatch(*(torch.full((1000,), step) for _ in range(4))) for step in range(20)]
-    kept = list(copy_ahead(batches, torch.device("cuda")))
-    assert_equal([batch.to(torch.device("cpu")) for batch in kept], batches)
-    assert list(copy_ahead([], torch.device("cuda"))) == []

@@ -1,4 +1,4 @@
-"""CSV files, good and bad."""
+"""CSV files of images: their dialects and their faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error_for(folder: Path, text: str) -> str:
 GOOD = "path,label\nimages/b.png,dog\nimages/a.png,cat\nimages/c.png,\n"
 
 
-def test_rows_in_order_and_empty_labels_unlabelled(folder: Path, write_image: WriteImage) -> None:
+def test_rows_keep_their_order_and_empty_labels_are_unlabelled(folder: Path, write_image: WriteImage) -> None:
     dataset = load_dataset("csv", write(folder, GOOD), image_size=8)
     assert dataset.class_names == ("cat", "dog")
     assert dataset.train.labels.tolist() == [1, 0, -1]
@@ -48,7 +48,7 @@ def test_rows_in_order_and_empty_labels_unlabelled(folder: Path, write_image: Wr
     assert (dataset.train.images.take(torch.tensor([1]))[0].permute(1, 2, 0).numpy() == expected).all()
 
 
-def test_folder_takes_a_csv_too(folder: Path) -> None:
+def test_the_source_folder_accepts_a_csv(folder: Path) -> None:
     assert load_dataset("folder", write(folder, GOOD)).name == "csv"
 
 
@@ -92,15 +92,15 @@ def test_the_split_column(folder: Path) -> None:
 
 
 def test_wrong_columns(folder: Path) -> None:
-    said = error_for(folder, "file,class\nimages/a.png,cat\n")
-    assert "columns file,class; it must name path,label" in said
+    message = error_for(folder, "file,class\nimages/a.png,cat\n")
+    assert "columns file,class; it must name path,label" in message
     assert "columns path|label; it must" in error_for(folder, "path|label\nimages/a.png|cat\n")
     assert "columns (none)" in error_for(folder, "")
 
 
 def test_rows_that_cannot_be_used(folder: Path) -> None:
-    assert "line 5: " in (said := error_for(folder, GOOD + "images/none.png,cat\n"))
-    assert f"{folder / 'images' / 'none.png'}: no such file" in said
+    assert "line 5: " in (message := error_for(folder, GOOD + "images/none.png,cat\n"))
+    assert f"{folder / 'images' / 'none.png'}: no such file" in message
     assert "line 5: images/../images/a.png is on line 3 too" in error_for(folder, GOOD + "images/../images/a.png,cat\n")
     assert "line 5: no path" in error_for(folder, GOOD + ",cat\n")
     assert "1 class(es) among the training rows" in error_for(folder, "path,label\nimages/a.png,cat\n")
@@ -110,13 +110,13 @@ def test_rows_that_cannot_be_used(folder: Path) -> None:
     assert "line 4: test image with label ''" in error_for(folder, header + "images/c.png,,test\n")
 
 
-def test_a_table_of_files_that_are_elsewhere(folder: Path) -> None:
-    said = error_for(folder, GOOD.replace("images/", "photos/images/"))
-    assert "none of its 3 files exists: paths must be relative to the folder of the table" in said
-    assert f"line 2: {folder / 'photos/images/b.png'}: no such file" in said
+def test_a_table_of_which_no_file_exists(folder: Path) -> None:
+    message = error_for(folder, GOOD.replace("images/", "photos/images/"))
+    assert "none of its 3 files exists: paths must be relative to the folder of the table" in message
+    assert f"line 2: {folder / 'photos/images/b.png'}: no such file" in message
 
 
-def test_files_that_are_no_csv(folder: Path) -> None:
+def test_files_that_are_not_csv(folder: Path) -> None:
     table = folder / "table.csv"
     table.write_bytes(b"path,label\n\xff\xfe,cat\n")
     with pytest.raises(NPMatchError, match="not a CSV file in UTF-8"):

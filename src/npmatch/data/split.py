@@ -87,8 +87,8 @@ class Split:
             counts = f"{before} training images, here are {now}"
             difference = counts if before != now else "labels, classes or file names differ"
             raise NPMatchError(
-                f"{path}: this split was made for other data: {difference}; use the data it was made for, or make a "
-                "new split by training anew"
+                f"{path}: this split was made for other data: {difference}; use the data it was made for, or start "
+                "a new run, which draws a new split"
             )
         return split
 
@@ -136,7 +136,7 @@ def make_split(
     for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
         if len(images) < count:
             raise NPMatchError(f"class '{name}' has {len(images)} labelled images, but {count} are wanted")
-    held = _held_per_class([len(images) for images in members], wanted, validation, count_all=labels is None)
+    held = _validation_per_class([len(images) for images in members], wanted, validation, count_all=labels is None)
     ends = [len(images) - n for images, n in zip(members, held, strict=True)]
     chosen = [m[: end if labels is None else n] for m, end, n in zip(members, ends, wanted, strict=True)]
     labeled_index = _sorted(chosen)
@@ -180,11 +180,11 @@ def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator
         return [1] * classes
     if labels < classes:
         raise NPMatchError(f"labels={labels}: there are {classes} classes, and each needs at least one")
-    lucky = set(rng.permutation(classes)[: labels % classes].tolist())
-    return [labels // classes + (label in lucky) for label in range(classes)]
+    with_one_more = set(rng.permutation(classes)[: labels % classes].tolist())
+    return [labels // classes + (label in with_one_more) for label in range(classes)]
 
 
-def _held_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
+def _validation_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
     """Number of validation images of each class; at least `wanted` images of each class are left for training."""
     free = [size - need for size, need in zip(sizes, wanted, strict=True)]
     if validation < 1:

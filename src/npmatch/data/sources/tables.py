@@ -58,7 +58,7 @@ def _separator(first_line: str) -> str:
     return SEPARATORS[0]
 
 
-class Row(NamedTuple):
+class ImageRow(NamedTuple):
     """One image in the CSV."""
 
     line: int
@@ -76,7 +76,7 @@ def list_csv(table: Path) -> Listing:
         raise NPMatchError(f"{table}: a folder; name the CSV in it, with the columns path,label")
     if not table.is_file():
         raise NPMatchError(f"{table}: no such file; it must be a CSV with the columns path,label")
-    rows = list(_read_images(table))
+    rows = list(_read_image_rows(table))
     classes = sorted({row.label for row in rows if row.split == "train"} - {""})
     listing = Listing(table.parent, classes)
     if len(classes) < 2:
@@ -90,7 +90,7 @@ def list_csv(table: Path) -> Listing:
     return listing
 
 
-def _read_images(table: Path) -> Iterator[Row]:
+def _read_image_rows(table: Path) -> Iterator[ImageRow]:
     for line, cells in read_rows(table, optional="split"):
         path, label, split = (cells.get(name, "").strip() for name in ("path", "label", "split"))
         if not "".join(cells.values()).strip():  # spreadsheets leave empty rows at the end
@@ -99,11 +99,11 @@ def _read_images(table: Path) -> Iterator[Row]:
             raise NPMatchError(f"{table}, line {line}: no path")
         if split not in ("", "train", "test"):
             raise NPMatchError(f"{table}, line {line}: split '{split}'; use train or test")
-        yield Row(line, path, label, split or "train")
+        yield ImageRow(line, path, label, split or "train")
 
 
-def _list_files(listing: Listing, table: Path, rows: list[Row]) -> None:
-    """Adds training files and then test files to a listing, in the order of their rows, and reports missing files."""
+def _list_files(listing: Listing, table: Path, rows: list[ImageRow]) -> None:
+    """Adds training files and then test files to a listing, in the order of the rows; notes missing or double ones."""
     first_line: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row.split == "test"):
         file = os.path.normpath(table.parent / row.path)
