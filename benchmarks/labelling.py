@@ -33,7 +33,7 @@ from npmatch.errors import NPMatchError
 from npmatch.labelling.suggest import suggest
 from npmatch.predict.classifier import Classifier
 from npmatch.runs.build import build
-from npmatch.runs.resume_from import SHARE, load_state
+from npmatch.runs.resume_from import SHORTER, load_state
 from npmatch.training import Display
 from npmatch.training.display import counting
 
@@ -98,12 +98,12 @@ def bench_labelling(
 def digits_config(seed: int, iterations: int) -> Config:
     """NP-Match on digits, trained for `iterations` a round and evaluated at its end alone."""
     words = {"seed": seed, "training.iterations": iterations, "training.log_every": iterations}
-    return make_config(recipe_layer("digits-40", "npmatch"), {**words, "training.eval_every": SHARE * iterations + 1})
+    return make_config(recipe_layer("digits-40", "npmatch"), {**words, "training.eval_every": SHORTER * iterations + 1})
 
 
 def train_first(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Round:
     """The model that all strategies of a seed start from; a first run trains longer than a later round."""
-    longer = replace(config.training, iterations=SHARE * config.training.iterations)
+    longer = replace(config.training, iterations=SHORTER * config.training.iterations)
     return train_round(replace(config, training=longer), dataset, split, device, None)
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from npmatch.data import ArrayImages, Split
-from npmatch.runs.build import labels_to_judge_by
+from npmatch.runs.build import diagnostic_labels
 from npmatch.types import Dataset, ImageSet
 
 
@@ -12,5 +12,5 @@ def test_pseudo_labels_of_labelled_images_are_not_judged():
     labels = torch.tensor([0, 1, 0, 1, -1, -2])
     dataset = Dataset("mine", ("a", "b"), ImageSet(images, labels), None, (0.5,), (0.5,))
     split = Split(torch.tensor([0, 1]), torch.arange(6), torch.arange(0), seed=0, fingerprint="")
-    assert labels_to_judge_by(dataset, split).tolist() == [-1, -1, 0, 1, -1, -2]
+    assert diagnostic_labels(dataset, split).tolist() == [-1, -1, 0, 1, -1, -2]
     assert labels.tolist() == [0, 1, 0, 1, -1, -2]

@@ -239,8 +239,8 @@ def test_predict_writes_what_was_asked_for(calibrated_run, tmp_path, capsys):
     withheld, unlike = (sum(r[flag] for r in rows) for flag in ("withheld", "ood"))
     assert f"40 images, {withheld} withheld, {unlike} unlike any seen, probabilities" in capsys.readouterr().out
     assert main([*words, "-o", str(tables["csv"]), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["written"], told["withheld"], told["ood"]) == (40, withheld, unlike)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["written"], printed["withheld"], printed["ood"]) == (40, withheld, unlike)
     assert [len(r["prediction_set"]) for r in rows] == decided.sets.sum(-1).tolist()
     torch.testing.assert_close(torch.tensor([r["ood_score"] for r in rows]), decided.ood_score)
     for row in rows:

@@ -79,7 +79,7 @@ def test_a_model_without_its_log_is_finished(tiny_run, tmp_path):
     npmatch.load(folder)
 
 
-def test_a_system_without_locks_is_told_so_in_one_line(tmp_path, monkeypatch, capfd):
+def test_a_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "fcntl", None)
     monkeypatch.setattr("npmatch.files.find_spec", lambda name: None)
     npmatch.fit(data=save_photos(tmp_path / "photos"), out=tmp_path / "run", overrides=WORDS, device="cpu", quiet=True)

@@ -43,7 +43,7 @@ def test_a_label_that_does_not_fit_changes_nothing(tmp_path):
     book.set("a.png", "cat")
     with pytest.raises(NPMatchError, match=r"image 'a.png': unknown class 'catt'; did you mean 'cat'\?"):
         book.set("a.png", "catt")
-    with pytest.raises(NPMatchError, match=r"image 'c.png': 'c.png' is no image"):
+    with pytest.raises(NPMatchError, match=r"image 'c.png': 'c.png' is not an image"):
         book.set("c.png", "cat")
     rows = [LabelRow("x.csv, line 2", "b.png", "dog"), LabelRow("x.csv, line 3", "c.png", "dog")]
     with pytest.raises(NPMatchError, match=r"x.csv, line 3: 'c.png'"):

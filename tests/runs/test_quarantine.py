@@ -71,15 +71,15 @@ def test_a_class_without_test_images_has_no_figures(photos, tmp_path, capsys):
     run = fit(tmp_path / "run", photos)
     capsys.readouterr()
     assert main(["evaluate", str(run.folder)]) == 0
-    said = capsys.readouterr().out
-    assert "nan" not in said
-    assert said.count("–") == 2
+    printed = capsys.readouterr().out
+    assert "nan" not in printed
+    assert printed.count("–") == 2
 
 
 def test_a_folder_that_is_not_used_is_a_warning(photos, tmp_path, capsys):
     (photos / "test").rename(photos / "val")
     fit(tmp_path / "run", photos)
-    assert "not used, as they lie beside labeled, unlabeled and test: 'val'" in capsys.readouterr().err
+    assert "folders beside labeled, unlabeled and test are not used: 'val'" in capsys.readouterr().err
 
 
 def test_later_steps_leave_it_out_too(messy, run):
@@ -88,7 +88,7 @@ def test_later_steps_leave_it_out_too(messy, run):
     names = data.unlabeled().names
     assert names
     assert not set(names) & left_out(run.folder).keys()
-    with pytest.raises(NPMatchError, match="no image of this run"):
+    with pytest.raises(NPMatchError, match="not an image of this run"):
         data.book().set("unlabeled/empty.jpg", "1")
 
 
@@ -113,12 +113,12 @@ def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
-def test_pictures_that_are_not_read_are_told(photos, tmp_path, capsys):
+def test_pictures_in_formats_that_are_not_read_are_named(photos, tmp_path, capsys):
     (photos / "unlabeled" / "phone.heic").write_bytes(b"")
     fit(tmp_path / "run", photos, overrides={"training.iterations": 1})
-    told = " ".join(capsys.readouterr().err.split())
-    assert "1 picture(s) in a format that is not read are left out" in told
-    assert "'unlabeled/phone.heic'" in told
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "1 picture(s) in a format that is not read are left out" in printed
+    assert "'unlabeled/phone.heic'" in printed
 
 
 def test_a_leak_is_loud_even_when_quiet(photos, tmp_path, capsys):

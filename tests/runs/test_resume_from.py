@@ -180,10 +180,10 @@ def test_other_refusals(run, tmp_path):
     with pytest.raises(NPMatchError, match="recipe=digits-40"):
         npmatch.fit("digits-40", resume_from=run)
     (run / "labels.csv").write_text("path,label\n#1437,3\n")
-    with pytest.raises(NPMatchError, match=r"labels.csv, line 2: '#1437' is no image"):
+    with pytest.raises(NPMatchError, match=r"labels.csv, line 2: '#1437' is not an image"):
         go_on(run)
     (run / "labels.csv").write_text("path,label\n/no/where.png,3\n")
-    with pytest.raises(NPMatchError, match=r"labels.csv: the image /no/where.png, which has a label there, is gone"):
+    with pytest.raises(NPMatchError, match=r"labels.csv: labels the image /no/where.png, which no longer exists"):
         go_on(run)
     shutil.rmtree(run / "checkpoints")
     (run / "model.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""A run's parts, built from its configuration and its data: views, algorithm, loop, evaluation."""
+"""The parts of a run, built from its configuration and its data: views, algorithm, training loop, evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from npmatch.types import Prediction, Task, Views
 
 @dataclass
 class Evaluator:
-    """Measures the averaged model on the held-out images."""
+    """Evaluates the averaged weights on the held-out images."""
 
     algorithm: Algorithm
     ema: EMA
@@ -39,11 +39,11 @@ class Evaluator:
     split: Split
 
     def predict(self) -> Prediction | None:
-        """The averaged model's prediction of the held-out images; None where there are none."""
+        """The prediction of the held-out images with the averaged weights; None if there are no such images."""
         if self.held_out is None:
             return None
         self.algorithm.eval()
-        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # compiled for training's shapes alone
+        with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # it is compiled for training's shapes only
             prediction = predict_together(
                 self.algorithm.predict, self.held_out.images, self.spec, self.device, self.batch
             )
@@ -51,21 +51,21 @@ class Evaluator:
         return prediction
 
     def scores(self, prediction: Prediction | None) -> dict[str, float]:
-        """Error and calibration of a prediction; nothing where there is none."""
+        """Error and calibration error of a prediction of the held-out images; empty without a prediction."""
         if self.held_out is None or prediction is None:
             return {}
         return scores(prediction, self.held_out.labels).asdict()
 
     def __call__(self) -> dict[str, float]:
-        """Predicts and scores, as the training loop asks for it along the way."""
+        """The scores of the current averaged weights, for the training loop."""
         return self.scores(self.predict())
 
 
 def build(
     config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display
 ) -> tuple[Trainer, Evaluator]:
-    """The training loop at its first step, and its evaluation; nothing is written to disk before a log is opened."""
-    t = config.training
+    """The training loop at its first step, and its evaluator; nothing is written to disk before a log is opened."""
+    t, d = config.training, config.data
     algorithm = build_algorithm(config, dataset, split, device)
     make_views = ViewMaker(
         make_policy(config.augment, dataset.train.images.shape, dataset.mean),
@@ -75,7 +75,6 @@ def build(
         t.channels_last,
     )
     sampler = make_sampler(config, split, algorithm.views, display)
-    d = config.data
     stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, local_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
@@ -93,7 +92,7 @@ def build(
         update=update,
         stream=stream,
         make_views=make_views,
-        meter=Meter(len(dataset.class_names), labels_to_judge_by(dataset, split).to(device)),
+        meter=Meter(len(dataset.class_names), diagnostic_labels(dataset, split).to(device)),
         recorder=Unrecorded(),
         checkpoints=Unsaved(),
         display=display,
@@ -108,15 +107,15 @@ def build(
 
 
 def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Algorithm:
-    """The algorithm with fresh weights, a function of the configuration and its seed."""
+    """The algorithm with initial weights, which follow from the configuration and its seed."""
     torch.manual_seed(mix(config.seed, "weights"))
     task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
     backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
     if is_initialized() and t.sync_norm:
-        for seeing_a_share in backbones_in(algorithm):
-            synchronise_norms(seeing_a_share)
+        for module in backbones_in(algorithm):  # each sees this rank's share of a batch only
+            synchronise_norms(module)
     if on_cuda and t.channels_last:
         algorithm = algorithm.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if t.precision == "bfloat16" or (t.precision == "auto" and on_cuda):
@@ -124,10 +123,10 @@ def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torc
     return algorithm
 
 
-def labels_to_judge_by(dataset: Dataset, split: Split) -> Tensor:
-    """What is known of the unlabelled images, for the log alone: their labels, −1 where one is unknown or learnt from.
+def diagnostic_labels(dataset: Dataset, split: Split) -> Tensor:
+    """Labels of the unlabelled set, U, with which the log measures pseudo-labels; −1 where unknown or trained on.
 
-    The unlabelled set has the labelled images in it. That they get the right pseudo-labels says nothing of the others.
+    The unlabelled set contains the labelled images. Correct pseudo-labels of those say nothing about the others.
     """
     labels = dataset.train.labels.clone()
     labels[split.labeled] = -1
@@ -135,32 +134,32 @@ def labels_to_judge_by(dataset: Dataset, split: Split) -> Tensor:
 
 
 def refuse_unequal_shares(batch: int, ranks: int) -> None:
-    """Where a global batch cannot be divided, says which can."""
+    """Refuses a global batch that cannot be divided into equal shares, and suggests one that can."""
     if batch % ranks:
         near = max(batch // ranks, 1) * ranks
         raise NPMatchError(f"training.batch={batch}: {ranks} ranks take equal shares; use {near} or {near + ranks}")
 
 
 def make_sampler(config: Config, split: Split, views: Views, display: Display) -> Sampler:
-    """Which images each step sees; an unlabelled batch is never larger than the unlabelled set."""
+    """The sampler of each step's images; an unlabelled batch is never larger than the unlabelled set."""
     t, available, ranks = config.training, len(split.unlabeled), world_size()
     refuse_unequal_shares(t.batch, ranks)
     learns_from_unlabeled = views.weak + views.strong > 0
     if learns_from_unlabeled and available < ranks:
         raise NPMatchError(
-            f"{config.data.source}: no unlabelled image is left to learn from; give some, set "
-            "data.include_labeled=true, or --algorithm supervised"
+            f"{config.data.source}: there are no unlabelled images to learn from; give some, set "
+            "data.include_labeled=true, or use --algorithm supervised"
         )
     unlabeled = t.batch * t.unlabeled_ratio if learns_from_unlabeled else 0
     if unlabeled > available:
         fewer = available - available % ranks
-        display.say(f"unlabelled batch: {fewer} images, as there are fewer than {unlabeled}")
+        display.say(f"unlabelled batch: {fewer} images, because there are fewer than {unlabeled}")
         unlabeled = fewer
     return Sampler(config.seed, len(split.labeled), available, t.batch, unlabeled)
 
 
 def make_spec(config: Config, dataset: Dataset, split: Split) -> ModelSpec:
-    """What prediction needs to know beside the weights."""
+    """The model's specification, which prediction needs besides the weights."""
     channels, side, _ = dataset.train.images.shape
     return ModelSpec(
         algorithm=config.name,

@@ -1,4 +1,4 @@
-"""A finished run's model on the images it is measured on: `evaluate_run`, and the report of it."""
+"""Evaluation of a finished run on its held-out images, and the run's report."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from npmatch.user_code import trusting
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run's model on its held-out images."""
+    """The prediction of a finished run's model for its held-out images."""
 
     config: Config  # of the run
     spec: ModelSpec  # of the model: classes, normalisation
     held_out: ImageSet  # the images, with their labels
-    prediction: Prediction  # what the model says of them
-    calibration: Calibration | None = None  # None too where it was fitted on these very images
+    prediction: Prediction  # without temperature
+    calibration: Calibration | None = None  # None also if it was fitted on these images
 
     @property
     def scores(self) -> dict[str, float | int]:
@@ -44,27 +44,27 @@ class Evaluation:
 
     @property
     def temperature(self) -> float | None:
-        """That was fitted on other labels; None where there is none."""
+        """The temperature fitted on other labels, or None."""
         return None if self.calibration is None else self.calibration.temperature
 
     @property
     def calibrated(self) -> Prediction | None:
-        """The prediction at the temperature; None where there is none."""
+        """The prediction at the temperature, or None if there is no temperature."""
         return None if self.calibration is None or self.temperature is None else self.calibration.apply(self.prediction)
 
     @property
     def num_held_out(self) -> int:
-        """Labels the calibration was fitted on."""
+        """Number of labels the calibration was fitted on."""
         return 0 if self.calibration is None else self.calibration.n
 
 
 def evaluate_run(
     folder: str | Path, data: str | Path | None = None, device: str | None = None, trust_code: bool = False
 ) -> Evaluation:
-    """Loads a run's model and data again and predicts the held-out images.
+    """Loads a run's model and data, and predicts the held-out images: the test set, or else the validation share.
 
-    `data` says where the images are, if they have moved; `trust_code` whether the run's files may name Python of yours
-    (`package.module:name`), which is then run.
+    `data` is the images' new place, if they have been moved. `trust_code` allows importing and running Python code that
+    the run's files name (`package.module:name`).
     """
     folder = Path(folder)
     with trusting(trust_code), process_group(choose_device(device)):
@@ -75,34 +75,34 @@ def evaluate_run(
         held_out = evaluation_set(run.dataset, run.split)
         if held_out is None:
             raise NPMatchError(
-                f"{folder}: its data has no test images and the run kept no validation share; put labelled images into "
-                "test/<class>/ and give --data DIR"
+                f"{folder}: its data has no test images, and the run kept no validation share; put labelled images "
+                "into test/<class>/ and give --data DIR"
             )
         batch = run.config.training.eval_batch
         prediction = predict_together(classifier.model, held_out.images, classifier.spec, classifier.device, batch)
-    tested = test_set(run.dataset, run.split) is not None
-    calibration = honest_calibration(classifier.calibration, tested)
+    has_test = test_set(run.dataset, run.split) is not None
+    calibration = independent_calibration(classifier.calibration, has_test)
     return Evaluation(run.config, classifier.spec, held_out, prediction, calibration)
 
 
-def honest_calibration(calibration: Calibration | None, tested: bool) -> Calibration | None:
-    """What may be measured on the evaluation images: nothing that was fitted on these very images.
+def independent_calibration(calibration: Calibration | None, has_test: bool) -> Calibration | None:
+    """The calibration, unless it was fitted on the very images it would be measured on.
 
-    `tested` says whether they are test images, and not for lack of any the ones held out.
+    That is so for a run without test images (`has_test` is false), which is evaluated on its validation share.
     """
-    fitted_on_them = calibration is not None and calibration.source == "data.validation" and not tested
+    fitted_on_them = calibration is not None and calibration.source == "data.validation" and not has_test
     return None if fitted_on_them else calibration
 
 
 def write_run_report(
-    folder: Path, found: Evaluation, path: Path | None = None, records: list[dict[str, Any]] | None = None
+    folder: Path, evaluation: Evaluation, path: Path | None = None, records: list[dict[str, Any]] | None = None
 ) -> Path:
-    """RUN/report.html, or another path; `records` are the lines of the log where it has not got them all yet."""
-    return write_report(run_comparison(folder, found, records=records), path or RunFolder(folder).report)
+    """Writes RUN/report.html, or `path`; `records` replace the lines of the log if that is not complete yet."""
+    return write_report(run_comparison(folder, evaluation, records=records), path or RunFolder(folder).report)
 
 
 def read_record(run: RunFolder) -> RunRecord:
-    """A run's log, and where it has come to them its test predictions and its calibration."""
+    """A run's log, and its test predictions and calibration if it has got that far."""
     predictions = run.read_test_predictions()
     if predictions is None:
         return RunRecord(run.records())
@@ -110,20 +110,20 @@ def read_record(run: RunFolder) -> RunRecord:
 
 
 def run_comparison(
-    folder: Path, found: Evaluation, others: Sequence[Method] = (), records: list[dict[str, Any]] | None = None
+    folder: Path, evaluation: Evaluation, others: Sequence[Method] = (), records: list[dict[str, Any]] | None = None
 ) -> Comparison:
-    """What the page of a run shows: the run, and the methods it is shown beside."""
-    config, held_out = found.config, found.held_out
-    shown = gallery_indices(found.prediction, held_out.labels)
+    """The content of a run's page: the run itself, and the other methods to show beside it."""
+    config, held_out = evaluation.config, evaluation.held_out
+    shown = gallery_indices(evaluation.prediction, held_out.labels)
     pictures = held_out.images.take(torch.tensor(shown))
     record = RunRecord(
         RunFolder(folder).records() if records is None else records,
-        found.prediction,
+        evaluation.prediction,
         held_out.labels,
-        found.spec.class_names,
-        found.calibration,
+        evaluation.spec.class_names,
+        evaluation.calibration,
         gallery=dict(zip(shown, pictures, strict=True)),
-        num_labeled=found.spec.num_labeled,
+        num_labeled=evaluation.spec.num_labeled,
     )
     method = Method(config.name, [record.outcome(config.seed)], iterations=config.training.iterations)
     title = f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}"

@@ -1,7 +1,7 @@
-"""One run from the request to the report: `fit`, which the command line calls and so may you.
+"""One run from the request to the report: `fit`, which `npmatch train` calls and users may call too.
 
-The road: resolve the settings → open the data → check it → split it → build → train → finish. Each is done once.
-Of several ranks the first decides, asks and writes (`from_first`), and all compute.
+The steps: resolve the settings → open the data → check it → split it → build → train → finish. Each is done once.
+With several ranks, rank zero decides and writes (`on_rank_zero`), and all ranks compute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from npmatch.predict.classifier import load_model
 from npmatch.predict.saved import save_model
 from npmatch.runs.build import Evaluator, build, refuse_unequal_shares
 from npmatch.runs.calibrate import calibrate
-from npmatch.runs.evaluate import Evaluation, honest_calibration, write_run_report
+from npmatch.runs.evaluate import Evaluation, independent_calibration, write_run_report
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.quarantine import check_images, positions_of
 from npmatch.runs.request import Request
@@ -47,7 +47,7 @@ class Run:
     """A finished run."""
 
     folder: Path
-    scores: dict[str, float]  # of the terminal averaged model on the test set; empty where there is none
+    scores: dict[str, float]  # of the averaged model at the end of training; no error without held-out images
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
@@ -74,20 +74,20 @@ def fit(
     """Trains and returns the finished run; its folder holds the model, the log, the split and a report.
 
     Args:
-        recipe: a name that `npmatch recipes` lists, or nothing, with `data`.
-        data: a folder or a CSV of your images; with a recipe, where its files are.
-        algorithm: a name, or `package.module:Class`; NP-Match where none is given.
-        out: the run's folder; `runs/<recipe>-<algorithm>-<seed>` where none is given.
-        seed: of the split and every draw.
-        device: `cpu` or `cuda`; None takes CUDA where there is one.
-        resume: whether to go on with the run that `out` holds.
-        resume_from: another run, whose weights, configuration, split and labels, with those given since, this one has.
+        recipe: a name that `npmatch recipes` lists; None to train on your own images, with `data`.
+        data: a folder or a CSV of your images; with a recipe, the folder of its data set.
+        algorithm: a name, or `package.module:Class`; None is NP-Match.
+        out: the run's folder; None is `runs/<recipe>-<algorithm>-<seed>`.
+        seed: the seed of the split and of all random numbers.
+        device: `cpu` or `cuda`; None takes CUDA if it is available.
+        resume: whether to resume the run in `out`.
+        resume_from: another run to start from: its weights, configuration, split and labels, and labels given since.
         allow_change: whether a resumed run may have another configuration, data set or split.
-        config_file: keys of the configuration as YAML.
-        overrides: keys that win, `{"training.iterations": 200}` or `["training.iterations=200"]`.
-        minutes: take as many steps as fit into them.
-        quiet: show warnings alone.
-        trust_code: whether the files of a run may name Python of yours that you do not name here, which is then run.
+        config_file: a YAML file with configuration keys.
+        overrides: configuration keys that win, `{"training.iterations": 200}` or `["training.iterations=200"]`.
+        minutes: training time; the number of steps is chosen to fit it.
+        quiet: whether to show warnings only.
+        trust_code: whether to import and run Python code that the files of a run name and this call does not.
     """
     request = Request(recipe, data, algorithm, out, seed, device, resume, resume_from, config_file, overrides, minutes)
     chosen = choose_device(device)
@@ -96,19 +96,18 @@ def fit(
 
 
 def train_run(request: Request, device: torch.device, allow_change: bool, display: Display) -> Run:
-    """Every step of a run in its order."""
-    with ExitStack() as held:
-        # Resolve the settings: what to train, and in which folder.
-        config, path, choices = on_rank_zero(request.find_run)
-        run = RunFolder(path)
-        minutes = on_rank_zero(lambda: None if run.exists() else request.minutes)  # a resumed run has its iterations
-        if on_rank_zero(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
-            return Run(run.path, on_rank_zero(run.final_scores))
-        refuse_unequal_shares(config.training.batch, world_size())
-        if on_rank_zero(lambda: not run.exists()):
-            display.show_choices(choices)
-        _hold_folder(run, config, display, held)
+    """The steps of a run in their order."""
+    # Resolve the settings: what to train, and in which folder.
+    config, path, choices = on_rank_zero(request.find_run)
+    run = RunFolder(path)
+    is_new, minutes = on_rank_zero(lambda: (not run.exists(), request.minutes))
+    if on_rank_zero(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
+        return Run(run.path, on_rank_zero(run.final_scores))
+    refuse_unequal_shares(config.training.batch, world_size())
+    if is_new:
+        display.show_choices(choices)
 
+    with _running(run, config, display):
         # Open the data, check it and split it.
         dataset = load_configured(config.data, request.listing)
         split, quarantine = on_rank_zero(lambda: check_and_split(dataset, config, run, allow_change, display))
@@ -116,22 +115,22 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
         check_same_on_all_ranks(data)
         on_rank_zero(lambda: check_same_data(run, data, allow_change, display))
 
-        # Build the trainer, with as many steps as fit into the minutes, at the checkpoint it goes on from.
+        # Build the trainer and load the state it starts from.
         trainer, evaluator = build(config, dataset, split, device, display)
-        if minutes is not None:
-            config = _with_minutes(config, trainer, minutes, device)
-        latest = _take_up(trainer, run, config, split)
+        if is_new and minutes is not None:  # a resumed run keeps its number of steps
+            config = _fit_into_minutes(config, trainer, minutes, device)
+        checkpoint = _load_start(trainer, run, config, split)
 
         def write_start() -> None:
             run.write_start(config, split, data, quarantine, device)
             trainer.checkpoints = Checkpoints(run.checkpoints)
-            step, parts = latest or (None, Parts())
+            step, parts = checkpoint or (None, Parts())
             trainer.open_log(Recorder(run.log, run.tensorboard, resume_at=step), parts.get("log", {}))
 
-        on_rank_zero(write_start)  # last: where the data or a setting is unusable, no half-started run is left
-        broadcast_(trainer.state())  # machines may differ in the last bit of a drawn weight
+        on_rank_zero(write_start)  # last, so that unusable data or settings leave no half-started run
+        broadcast_(trainer.state())  # machines may differ in the last bit of a random weight
 
-        # Train, then leave a model, its predictions and a report.
+        # Train, then write the model, its predictions and a report.
         display.expect(config.recipe or config.data.source, config.training.iterations)
         try:
             started = time.monotonic()
@@ -141,33 +140,37 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
             trainer.recorder.close()
 
 
-def _hold_folder(run: RunFolder, config: Config, display: Display, held: ExitStack) -> None:
-    """What lasts as long as the run: its lock, the random generators, its labels, what a failing disk is told as."""
-    on_rank_zero(lambda: held.enter_context(run.locked(launcher_id(), display.warn)))
-    held.enter_context(deterministic(config.training.deterministic))
-    held.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-    on_rank_zero(lambda: held.enter_context(given_labels_written(config, run)))
-    held.enter_context(disk_errors_name_the_checkpoints(run))
+@contextmanager
+def _running(run: RunFolder, config: Config, display: Display) -> Iterator[None]:
+    """The surroundings of a run: a locked folder, its own random state, the file of given labels, clear disk errors."""
+    with ExitStack() as contexts:
+        on_rank_zero(lambda: contexts.enter_context(run.locked(launcher_id(), display.warn)))
+        contexts.enter_context(deterministic(config.training.deterministic))
+        contexts.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        on_rank_zero(lambda: contexts.enter_context(given_labels_written(config, run)))
+        contexts.enter_context(disk_errors_name_the_checkpoints(run))
+        yield
 
 
 @contextmanager
 def disk_errors_name_the_checkpoints(run: RunFolder) -> Iterator[None]:
-    """A disk that fails inside is one line, which says from where the run can go on."""
+    """Turns a disk error into one line that names the checkpoints from which the run can be resumed."""
     try:
         yield
-    except OSError as error:  # what the loop itself cannot write it reports; this is the rest: model, table, report
+    except OSError as error:  # of the model, the predictions or the report; the training loop reports its own
         raise NPMatchError(
-            f"{error.filename or run}: {error.strerror or error}; the checkpoints in {run.checkpoints} are intact: put "
-            "this right, then go on with --resume"
+            f"{error.filename or run}: {error.strerror or error}; the checkpoints in {run.checkpoints} are intact: fix "
+            "this, then add --resume to the same command"
         ) from error
 
 
 def check_and_split(
     dataset: Dataset, config: Config, run: RunFolder, allow_change: bool, display: Display
 ) -> tuple[Split, list[Quarantined] | None]:
-    """The run's own split, that of the run it starts from, the one the configuration names, or a fresh one.
+    """The split, and the files that it leaves out because they are unusable; None if the images were not checked.
 
-    The latter two with the files that a look at all images found unusable; None where nobody had to look.
+    A run that exists keeps its split, and a run that starts from another one takes that one's. Otherwise all images are
+    checked, and the split is the one that the configuration names, or a new one.
     """
     d = config.data
     if run.exists() and not (allow_change and Split.load(run.split).fingerprint != dataset_fingerprint(dataset)):
@@ -183,33 +186,34 @@ def check_and_split(
     return leave_out(split, train, test), quarantine
 
 
-def _with_minutes(config: Config, trainer: Trainer, minutes: float, device: torch.device) -> Config:
-    """The configuration with the iterations that were measured to fit into `minutes`."""
-    usual = config.training.ema
+def _fit_into_minutes(config: Config, trainer: Trainer, minutes: float, device: torch.device) -> Config:
+    """The configuration with the number of steps that was measured to fit into `minutes`."""
+    ema = config.training.ema
     training = fill_minutes(trainer, minutes, device)
     trainer.display.say(f"{training.iterations} steps should take {minutes:g} min here")
-    if training.ema < usual:
-        trainer.display.say(f"training.ema={training.ema}: so few steps do not fill an average of decay {usual}")
+    if training.ema < ema:
+        trainer.display.say(f"training.ema={training.ema}: so few steps do not allow an average of decay {ema}")
     return replace(config, training=training)
 
 
-def _take_up(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
-    """The state the trainer goes on from: the run's newest checkpoint, another run's weights, or none."""
+def _load_start(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
+    """Loads the run's newest checkpoint, which is returned, or the weights of another run, if there is either."""
     display, start = trainer.display, config.training.start_from
-    latest = on_rank_zero(lambda: Checkpoints(run.checkpoints).load_latest(display.warn))  # not every machine has it
-    if latest is not None:
-        restore_checkpoint(trainer, run, *latest)
+    # Other ranks may be on machines that do not have the file.
+    checkpoint = on_rank_zero(lambda: Checkpoints(run.checkpoints).load_latest(display.warn))
+    if checkpoint is not None:
+        restore_checkpoint(trainer, run, *checkpoint)
         display.say(f"resuming {run} at step {trainer.step}")
     elif start is not None:
         on_rank_zero(lambda: start_from_run(trainer, RunFolder(start)))
         display.say(f"starting from {start} with {len(split.labeled)} labelled images")
     elif on_rank_zero(run.exists):
         display.say(f"{run}: no checkpoint yet, starting at the first step")
-    return latest
+    return checkpoint
 
 
 def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluator, started: float) -> Run:
-    """What a run leaves: model, calibration, predictions and report; then the log's final line, once all are there."""
+    """Writes model, calibration, predictions and report, and then the log's final line, which marks a finished run."""
     held_out, spec, calibration = evaluator.held_out, evaluator.spec, None
     if is_rank_zero():
         with evaluator.ema.applied():
@@ -222,10 +226,11 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
     final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
     if held_out is not None and prediction is not None and is_rank_zero():
         run.write_test_predictions(prediction, held_out, spec.class_names)
-        tested = test_set(evaluator.dataset, evaluator.split) is not None
-        found = Evaluation(config, spec, held_out, prediction, honest_calibration(calibration, tested))
+        has_test = test_set(evaluator.dataset, evaluator.split) is not None
+        evaluation = Evaluation(config, spec, held_out, prediction, independent_calibration(calibration, has_test))
         trainer.recorder.sync()
-        write_run_report(run.path, found, records=[*run.records(), {"kind": "final", "step": trainer.step, **final}])
+        records = [*run.records(), {"kind": "final", "step": trainer.step, **final}]
+        write_run_report(run.path, evaluation, records=records)
     trainer.recorder.write("final", trainer.step, final)
     barrier()
     return Run(run.path, final)

@@ -1,4 +1,4 @@
-"""A run's folder: the name of every file in it, whether the run is finished, and how its files are read and written."""
+"""A run's folder: the names of all files in it, how they are read and written, and whether the run is finished."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from npmatch.types import Prediction
 from npmatch.user_code import refuse_code
 from npmatch.version import __version__
 
-STARTED_IN = "working_folder"  # the field of environment.json that relative paths of the configuration start from
+STARTED_IN = "working_folder"  # field of environment.json: the folder that relative paths in config.yaml start from
 
 
 class RunFolder:
-    """The files of one run. Nobody else knows their names."""
+    """The files of one run. No other module knows their names."""
 
     def __init__(self, path: str | Path) -> None:
-        """Looks at nothing; the folder need not exist."""
+        """The folder need not exist."""
         self.path = Path(path)
-        # Written at the start, in this order: config.yaml last, because it is what makes the folder a run.
-        self.given_labels = self.path / "given-labels.csv"  # with --resume-from: the labels people had given until then
+        # Written at the start, in this order: config.yaml last, because a folder that has it is a run.
+        self.given_labels = self.path / "given-labels.csv"  # with --resume-from: the labels people have given so far
         self.split = self.path / "split.json"
-        self.data = self.path / "data.json"  # what the data and the split are, to tell a change
-        self.quarantine = self.path / "quarantine.json"  # the files left out of it, each with its reason
+        self.data = self.path / "data.json"  # description of the data and the split, to detect changes
+        self.quarantine = self.path / "quarantine.json"  # the files that are left out, each with the reason
         self.environment = self.path / "environment.json"
         self.config = self.path / "config.yaml"
-        # Written along the way.
+        # Written during training.
         self.log = self.path / "metrics.jsonl"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
@@ -50,11 +50,11 @@ class RunFolder:
         self.model_weights = self.path / MODEL_WEIGHTS
         self.test_predictions = self.path / "predictions" / "test.parquet"
         self.report = self.path / "report.html"
-        # Written by people, through `npmatch label` and the page.
+        # Written when people label images, by `npmatch label` and the page.
         self.labels = self.path / "labels.csv"
 
     def __str__(self) -> str:
-        """The path, as messages name a run."""
+        """The path; messages name a run by it."""
         return str(self.path)
 
     def exists(self) -> bool:
@@ -62,30 +62,30 @@ class RunFolder:
         return self.config.is_file()
 
     def has_model(self) -> bool:
-        """Whether there is a model to predict with."""
+        """Whether the folder holds a saved model."""
         return self.model_config.is_file() and self.model_weights.is_file()
 
     def is_finished(self) -> bool:
-        """Whether the run has come to its end: it has a model, and its log, where it is still there, a final line."""
+        """Whether the run is finished: it has a model, and its log, unless that was deleted, has a final line."""
         return self.has_model() and (not self.log.exists() or last_record(self.records(), "final") is not None)
 
     def holds_only_a_start(self) -> bool:
-        """Whether there is nothing here but what a run killed at its very start leaves."""
-        started = (self.given_labels, self.split, self.data, self.quarantine, self.environment, self.config)
-        known = {LOCK, *(path.name for path in started)}
+        """Whether the folder is missing, empty, or holds only files that a run killed at its very start leaves."""
+        at_start = (self.given_labels, self.split, self.data, self.quarantine, self.environment, self.config)
+        known = {LOCK, *(path.name for path in at_start)}
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
         return all(name.removesuffix(TEMPORARY) in known for name in names)
 
     @contextmanager
     def locked(self, owner: str, warn: Callable[[str], None]) -> Iterator[None]:
-        """The folder is this process's alone inside; `warn` hears where the operating system has no locks."""
+        """Locks the folder for this process; `warn` is called if the operating system has no file locks."""
         if not can_lock():
             warn(f"{self}: this system has no file locks (fcntl); start no second process in this folder")
         with locked(self.path, owner):
             yield
 
     def is_locked(self) -> bool:
-        """Whether a process is at work here."""
+        """Whether a process holds the folder's lock."""
         return is_locked(self.path)
 
     def was_locked_by(self, owner: str) -> bool:
@@ -97,13 +97,13 @@ class RunFolder:
         return read_log(self.log)
 
     def final_scores(self) -> dict[str, float]:
-        """The numbers the run ended with; none before it has ended."""
+        """The scores in the log's final line; empty if the run is not finished."""
         return final_scores(self.records())
 
     def read_config(self) -> Config:
-        """The run's configuration, with its paths resolved from the folder that the run was started in.
+        """The run's configuration, with paths resolved from the folder that the run was started in.
 
-        Where it cannot be read, the error names the version of npmatch that wrote it, if that is another one.
+        An error names the version of npmatch that wrote the file, if that is another one.
         """
         environment = self.read_environment()
         try:
@@ -115,29 +115,29 @@ class RunFolder:
             if written_by in (None, __version__):
                 raise
             raise NPMatchError(
-                f"{error}; written by npmatch {written_by}, which this version, {__version__}, cannot go on from: use "
+                f"{error}; written by npmatch {written_by}, whose run this version, {__version__}, cannot read: use "
                 "that version, or train again in another --out"
             ) from error
 
     def read_environment(self) -> dict[str, Any]:
-        """What environment.json says; nothing where it cannot be read."""
+        """The content of environment.json; empty if it cannot be read."""
         try:
-            found = json.loads(self.environment.read_text(encoding="utf-8"))
+            environment = json.loads(self.environment.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return environment if isinstance(environment, dict) else {}
 
     def read_data(self) -> dict[str, Any] | None:
-        """What the data was when the run was started; None where that was not written down."""
+        """The description of the data when the run was started, or None if there is no such file."""
         if not self.data.exists():
             return None
         try:
-            found = json.loads(self.data.read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError(f"a {type(found).__name__}")
+            data = json.loads(self.data.read_text(encoding="utf-8"))
+            if not isinstance(data, dict):
+                raise ValueError(f"a {type(data).__name__}")
         except (ValueError, RecursionError) as error:
             raise NPMatchError(f"{self.data}: not what npmatch wrote ({error}); restore or remove it") from error
-        return found
+        return data
 
     def write_start(
         self,
@@ -147,7 +147,7 @@ class RunFolder:
         quarantine: Sequence[Quarantined] | None,
         device: torch.device,
     ) -> None:
-        """What the folder holds from the first step on; a `quarantine` of None leaves the one that is there."""
+        """Writes the files of a run's start; a `quarantine` of None leaves quarantine.json as it is."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             split.save(self.split)
@@ -163,7 +163,7 @@ class RunFolder:
             raise NPMatchError(f"{self}: cannot be written ({error.strerror}); choose another --out") from error
 
     def write_test_predictions(self, prediction: Prediction, held_out: ImageSet, class_names: Sequence[str]) -> None:
-        """One row for each held-out image."""
+        """Writes predictions/test.parquet with one row for each held-out image."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -184,21 +184,21 @@ class RunFolder:
         write_atomically(self.test_predictions, buffer.getvalue().to_pybytes())
 
     def read_test_predictions(self) -> tuple[Prediction, Tensor, list[str]] | None:
-        """The run's answers for its held-out images, their labels N, and the names of the classes."""
+        """The prediction of the held-out images, their labels N and the class names; None if there is no such file."""
         if not self.test_predictions.exists():
             return None
         try:
             return _read_predictions(self.test_predictions, self.model_config)
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # pyarrow's are ValueErrors
-            what = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             raise NPMatchError(
-                f"{self.test_predictions}: damaged, or not of the classes in {self.model_config} ({what}); restore it, "
-                "or remove it: the run is then shown without them"
+                f"{self.test_predictions}: damaged, or not of the classes in {self.model_config} ({reason}); restore "
+                "it, or remove it to show the run without predictions"
             ) from error
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The folders of all runs that lie below a folder, sorted."""
+    """The folders of all runs below a folder, sorted."""
     return sorted(path.parent for path in folder.rglob("config.yaml"))
 
 
@@ -215,7 +215,7 @@ def _read_predictions(path: Path, model_config: Path) -> tuple[Prediction, Tenso
 
 
 def describe_environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Versions, device and seed of a run, and where it was started."""
+    """The content of environment.json: versions, device and seed, and the folder the run was started in."""
     import torchvision
 
     return {
@@ -234,11 +234,11 @@ def describe_environment(config: Config, device: torch.device) -> dict[str, Any]
 
 
 def _commit() -> str | None:
-    """The commit npmatch runs from, where it runs from a checkout."""
+    """The git commit of npmatch, or None if it does not run from a checkout."""
     import subprocess
 
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The labels people give to the images of a run: RUN/labels.csv, and what is still without one."""
+"""The labels that people give to the images of a run: RUN/labels.csv."""
 
 from __future__ import annotations
 
@@ -7,37 +7,32 @@ import threading
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-from npmatch.data.labels import (
-    LabelRow,
-    class_index,
-    encode_label_table,
-    read_label_table,
-)
+from npmatch.data.labels import LabelRow, class_index, encode_label_table, read_label_table
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.runs.folder import RunFolder
 
 
 class LabelBook:
-    """RUN/labels.csv. A change is on the disk when the call returns; what another process wrote there is kept.
+    """RUN/labels.csv. A change is on disk when the call returns, and changes by other processes are kept.
 
-    Images are called as in the run's data set (`ImageSet.names`, relative to the data's root), `#12` where they have no
-    names, or by an absolute path where they lie outside of it.
+    An image is named as in the run's data set (`ImageSet.names`, relative to the data's root), by its position (`#12`)
+    if it has no name there, or by an absolute path if it lies outside the data set.
     """
 
     def __init__(self, run: str | Path, class_names: Iterable[str], known_images: Container[str] | None = None) -> None:
-        """Reads what is there; with `known_images` given, no other may get a label."""
+        """Reads the file if it exists; if `known_images` is given, only those may get a label."""
         self.path = RunFolder(run).labels
         self.class_names = tuple(class_names)
         self.known_images = known_images
         self._labels: dict[str, str] = {}
-        self._seen: tuple[int, int, int] | None = None  # the file as it was when last read or written
+        self._last_stamp: tuple[int, int, int] | None = None  # of the file when it was last read or written
         self._lock = threading.RLock()
         self._refresh()
 
     @property
     def labels(self) -> dict[str, str]:
-        """Image → label, in the order they were first given."""
+        """Image → label, in the order in which images were first labelled."""
         with self._lock:
             self._refresh()
             return dict(self._labels)
@@ -47,31 +42,28 @@ class LabelBook:
         self.merge([LabelRow(f"image '{name}'", name, label)])
 
     def merge(self, rows: Iterable[LabelRow]) -> None:
-        """Takes many labels as one change: all of them, or none where one does not fit."""
+        """Adds or changes several labels at once; if one of them is invalid, none is changed."""
         rows = list(rows)
         for row in rows:
             self.check(row)
         self._change({row.path: row.label for row in rows})
 
     def remove(self, name: str) -> None:
-        """Takes an image's label out of the book."""
+        """Removes the label of an image."""
         if name not in self.labels:
             raise NPMatchError(f"image '{name}': has no label in {self.path}")
         self._change({name: None})
 
     def check(self, row: LabelRow) -> None:
-        """One line on what is wrong with a label, if anything is."""
+        """Refuses an unknown class, and an image that may not get a label."""
         class_index(row.label, self.class_names, row.where)
         if self.known_images is not None and row.path not in self.known_images and row.path not in self._labels:
-            raise NPMatchError(f"{row.where}: '{row.path}' is no image of this run's training data; correct the path")
-
-    def save(self) -> None:
-        """Writes the file, whole or not at all; every change has done so already."""
-        with self._lock:
-            write_atomically(self.path, encode_label_table(self._labels))
-            self._seen = self._stamp()
+            raise NPMatchError(
+                f"{row.where}: '{row.path}' is not an image of this run's training data; correct the path"
+            )
 
     def _change(self, labels: Mapping[str, str | None]) -> None:
+        """Sets labels, or removes those that are None, and writes the file."""
         with self._lock:
             self._refresh()
             for name, label in labels.items():
@@ -79,25 +71,27 @@ class LabelBook:
                     self._labels.pop(name, None)
                 else:
                     self._labels[name] = label
-            self.save()
+            write_atomically(self.path, encode_label_table(self._labels))
+            self._last_stamp = self._stamp()
 
     def _refresh(self) -> None:
-        """Reads the file again where it is another one than last time."""
+        """Reads the file again if it has changed since."""
         stamp = self._stamp()
-        if stamp == self._seen:
+        if stamp == self._last_stamp:
             return
         rows = list(read_label_table(self.path)) if stamp is not None else []
         for row in rows:
-            if os.path.isabs(row.path):  # an image outside the data, which was known when it was labelled
+            if os.path.isabs(row.path):  # an image outside the data set, which was checked when it was labelled
                 class_index(row.label, self.class_names, row.where)
             else:
                 self.check(row)
         self._labels = {row.path: row.label for row in rows}
-        self._seen = stamp
+        self._last_stamp = stamp
 
     def _stamp(self) -> tuple[int, int, int] | None:
+        """Inode, time and size of the file, to detect changes; None if it does not exist."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size

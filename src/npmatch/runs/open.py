@@ -1,4 +1,4 @@
-"""A run opened again: its model, its data, and the images that are still without a label."""
+"""Opening a run: its model, its data, and the images that still have no label."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from npmatch.types import Dataset
 
 @dataclass(frozen=True)
 class UnlabeledImages:
-    """Images nobody has labelled yet."""
+    """N training images without a label."""
 
-    names: list[str]  # N, as a LabelBook calls them
+    names: list[str]  # N, as in a LabelBook
     images: ImageStore  # N
     positions: Tensor  # N, int64: in the run's training set
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run was trained on, loaded again."""
+    """A run's configuration, data set and split."""
 
     folder: Path
     config: Config
@@ -40,34 +40,34 @@ class RunData:
     split: Split
 
     def book(self, outside: Iterable[str] = ()) -> LabelBook:
-        """The run's label book, for its training images less those held out, and `outside` ones (absolute paths)."""
+        """The run's label book. Images that are held out or left out may not be labelled; `outside` paths may."""
         unused = torch.cat([self.split.validation, self.split.left_out]).tolist()
-        held_out = {image_name(self.dataset.train, position) for position in unused}
-        known = positions_by_name(self.dataset.train).keys() - held_out
+        unused_names = {image_name(self.dataset.train, position) for position in unused}
+        known = positions_by_name(self.dataset.train).keys() - unused_names
         return LabelBook(self.folder, self.dataset.class_names, known | set(outside))
 
     def unlabeled(self, labels: Container[str] = ()) -> UnlabeledImages:
-        """The training images without a label, those among `labels` (a book's) left out."""
+        """The training images that have no label in the split and are not among `labels`, a label book's names."""
         train = self.dataset.train
-        without = torch.ones(len(train), dtype=torch.bool)
-        without[self.split.labeled] = False
-        without[self.split.validation] = False
-        without[self.split.left_out] = False
-        positions = [i for i in without.nonzero().flatten().tolist() if image_name(train, i) not in labels]
+        is_unlabeled = torch.ones(len(train), dtype=torch.bool)
+        is_unlabeled[self.split.labeled] = False
+        is_unlabeled[self.split.validation] = False
+        is_unlabeled[self.split.left_out] = False
+        positions = [i for i in is_unlabeled.nonzero().flatten().tolist() if image_name(train, i) not in labels]
         index = torch.tensor(positions, dtype=torch.int64)
         return UnlabeledImages([image_name(train, i) for i in positions], SelectedImages(train.images, index), index)
 
     def file(self, position: int) -> Path | None:
-        """The file of a training image; None where the data does not come as one file for each."""
+        """The file of a training image, or None if the images are not in files of their own."""
         return file_of(self.dataset.train.images, position)
 
 
 def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
-    """A run's configuration, images and split; `data` where the images have moved."""
+    """A run's configuration, images and split; `data` is the images' new place, if they have been moved."""
     folder = existing_run(run)
     if not folder.exists():
         raise NPMatchError(
-            f"{folder}: no {folder.config.name} in it, which says what the data is; give a folder that train wrote"
+            f"{folder}: has no {folder.config.name}, which describes the data; give a folder that train wrote"
         )
     config = folder.read_config()
     if data is not None:
@@ -79,18 +79,17 @@ def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
 def load(
     folder: str | Path, device: str | None = None, trust_code: bool = False, calibrated: bool = True
 ) -> Classifier:
-    """The model of a finished run; nothing is unpickled on the way, and no code run that the run's files name.
+    """Loads the model of a finished run; nothing is unpickled, and by default no code that the run's files name is run.
 
     Args:
-        folder: the run, or a folder that holds model.safetensors and config.json alone.
-        device: `cpu` or `cuda`; None takes CUDA where there is one.
-        trust_code: whether the files may name a backbone or an algorithm of yours (`package.module:Class`), which is
-            then run.
-        calibrated: whether to load the run's calibration, where it has one.
+        folder: the run, or a folder with model.safetensors and config.json only.
+        device: `cpu` or `cuda`; None takes CUDA if it is available.
+        trust_code: whether to import and run a backbone or an algorithm that the files name (`package.module:Class`).
+        calibrated: whether to load the run's calibration, if it has one.
     """
     run = existing_run(folder)
     if run.exists() and not run.is_finished():
-        raise NPMatchError(f"{run}: this run is not finished; go on with it: npmatch train --out {run} --resume")
+        raise NPMatchError(f"{run}: this run is not finished; resume it with: npmatch train --out {run} --resume")
     classifier = load_model(run.path, device, trust_code, calibrated)
     if run.exists():
         classifier.run_facts = lambda: facts_for_card(run)
@@ -98,7 +97,7 @@ def load(
 
 
 def existing_run(folder: str | Path) -> RunFolder:
-    """A folder that is there."""
+    """The run folder, which must exist."""
     run = RunFolder(folder)
     if not run.path.is_dir():
         raise NPMatchError(f"{run}: no such run")
@@ -106,9 +105,9 @@ def existing_run(folder: str | Path) -> RunFolder:
 
 
 def facts_for_card(run: RunFolder) -> dict[str, Any]:
-    """Data, counts and final scores as fields of ModelFacts.
+    """Data source, number of images and final scores of a run, as fields of ModelFacts.
 
-    Where the images lie stays out of it: a path names people and machines.
+    The path of the images is left out, because it may contain names of people and machines.
     """
     facts: dict[str, Any] = {
         "data": str(read_config_file(run.config).get("data.source")),

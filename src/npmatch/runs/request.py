@@ -1,4 +1,4 @@
-"""What one call of `fit` asks for, and which run that is: its configuration and its folder."""
+"""The request of one call of `fit`, resolved to a run: its configuration and its folder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from npmatch.distributed.ranks import launcher_id, restarted_by_torchrun
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.resume_from import config_from_run, next_folder
 
-# What --minutes decides.
-PACED_KEYS = frozenset(
-    {"training.iterations", "training.eval_every", "training.checkpoint_every", "training.ema"},
-)
+# The keys that --minutes sets.
+PACED_KEYS = frozenset({"training.iterations", "training.eval_every", "training.checkpoint_every", "training.ema"})
 
 
 @dataclass
 class Request:
-    """The arguments of `fit` that say what to train, and where."""
+    """The arguments of `fit` that determine what to train, and in which folder."""
 
     recipe: str | None
     data: str | Path | None
@@ -35,52 +33,55 @@ class Request:
     config_file: str | Path | None
     overrides: Overrides
     minutes: float | None
-    listing: Listing | None = field(default=None, init=False)  # of a user's images, once they have been listed
+    listing: Listing | None = field(default=None, init=False)  # of a user's images, set by find_run
 
     def find_run(self) -> tuple[Config, Path, list[Choice]]:
-        """The run's configuration, its folder, and what was chosen for the user's images."""
+        """The run's configuration, its folder, and the settings chosen from the user's images."""
         layers = Layers.of(self.data, self.algorithm, self.seed, self.config_file, self.overrides)
         layers.check_minutes(self.minutes)
         out = None if self.out is None else Path(self.out)
         if self.resume_from is not None:
-            config, path = self._continued(Path(self.resume_from), out, layers)
+            config, path = self._find_continuation(Path(self.resume_from), out, layers)
             return config, path, []
-        if out is not None and self._goes_on(RunFolder(out)) and not self._names_a_run(layers):
+        if out is not None and self._resumes_existing(RunFolder(out)) and not self._names_a_run(layers):
             return RunFolder(out).read_config(), out, []
-        found = resolve(self.recipe, layers, self.device)
-        run = RunFolder(out or default_folder(found.config))
-        if self._goes_on(run):
-            kept = self._remembered(run, CHOSEN_KEYS if found.choices else frozenset())
-            found = resolve(self.recipe, layers, self.device, kept, found.listing)
-        self.listing = found.listing
-        return found.config, run.path, found.choices
+        resolved = resolve(self.recipe, layers, self.device)
+        run = RunFolder(out or default_folder(resolved.config))
+        if self._resumes_existing(run):
+            kept = self._settings_at_start(run, CHOSEN_KEYS if resolved.choices else frozenset())
+            resolved = resolve(self.recipe, layers, self.device, kept, resolved.listing)
+        self.listing = resolved.listing
+        return resolved.config, run.path, resolved.choices
 
     def resumes(self, run: RunFolder) -> bool:
-        """Whether a run in the folder goes on; torchrun starts ranks anew when one died, but a refused run stays so."""
+        """Whether a run in this folder is to be resumed: on request, or because torchrun has restarted its ranks.
+
+        A folder that this launch has never locked, because it was refused, is not resumed after a restart.
+        """
         return self.resume or (restarted_by_torchrun() and run.was_locked_by(launcher_id()))
 
-    def _goes_on(self, run: RunFolder) -> bool:
+    def _resumes_existing(self, run: RunFolder) -> bool:
         return run.exists() and self.resumes(run)
 
     def _names_a_run(self, layers: Layers) -> bool:
-        """Whether the request says what to train; a run in a folder goes on without."""
+        """Whether the request names anything to train; a run in a folder can be resumed without."""
         return bool(self.recipe or layers.given)
 
-    def _continued(self, source: Path, out: Path | None, layers: Layers) -> tuple[Config, Path]:
-        """A new run from another's weights, under the settings given here."""
+    def _find_continuation(self, source: Path, out: Path | None, layers: Layers) -> tuple[Config, Path]:
+        """Configuration and folder of a run that starts from the weights of `source`."""
         run = RunFolder(out or next_folder(source))
-        kept = self._remembered(run, frozenset()) if self._goes_on(run) else {}
+        kept = self._settings_at_start(run, frozenset()) if self._resumes_existing(run) else {}
         recipe = {} if self.recipe is None else {"recipe": self.recipe}
         return config_from_run(RunFolder(source), run, {**recipe, **kept, **layers.given}), run.path
 
-    def _remembered(self, run: RunFolder, keys: frozenset[str]) -> dict[str, Any]:
-        """What was chosen, and measured, when a run was started: it goes on with that, whatever has changed since."""
+    def _settings_at_start(self, run: RunFolder, keys: frozenset[str]) -> dict[str, Any]:
+        """Settings that a resumed run keeps from its start: those chosen under `keys`, and those that --minutes set."""
         stored = run.read_config().flat()
         keys |= PACED_KEYS if self.minutes is not None else frozenset()
         return {key: stored[key] for key in keys & stored.keys()}
 
 
 def default_folder(config: Config) -> Path:
-    """runs/<recipe or source>-<algorithm>-<seed>."""
+    """The folder runs/<recipe or source>-<algorithm>-<seed>."""
     name = config.name.replace(":", "-")
     return Path("runs") / f"{config.recipe or config.data.source}-{name}-{config.seed}"

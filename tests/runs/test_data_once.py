@@ -1,4 +1,4 @@
-"""The road of a run: a folder is listed once and opened for the check once; three ways in have the same defaults."""
+"""A run lists and checks a folder once; a folder, a CSV and arrays of the same images get the same settings."""
 
 import csv
 import os
@@ -38,7 +38,7 @@ def test_a_folder_is_listed_once_and_opened_for_the_check_once(tmp_path, monkeyp
 
 
 def settings(config):
-    """What training depends on, without where the images lie."""
+    """The settings that training depends on, without the path of the images."""
     return {key: value for key, value in config.flat().items() if not key.startswith("data.")}
 
 
@@ -75,7 +75,7 @@ def test_the_same_images_get_the_same_settings_in_a_folder_a_table_and_arrays(tm
 
 
 class Seeded:
-    """In the place of a random state: the seed the files were trained with."""
+    """A stand-in for a random state that returns the seed of the other runs."""
 
     def randint(self, high):
         return 7
