@@ -1,4 +1,4 @@
-"""An extension of griffe: on the site, the comment behind a field of a class is what the field's docstring would be."""
+"""A griffe extension: on the site, the comment behind a field of a class serves as the field's docstring."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import griffe
 
 
 class FieldComments(griffe.Extension):
-    """`x: Tensor  # B C H W, weak views` is documented by its comment, as in the code."""
+    """Documents `x: Tensor  # B C H W, weak views` by its comment."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Gives an attribute of a class its comment."""
+        """Sets the docstring of a class attribute to its comment."""
         if attr.docstring is None and attr.parent is not None and attr.parent.is_class:
             comment = re.search(r"  # (?!type: )(?:.*  # )?([^#]*)$", attr.source.strip())
             if comment is not None:

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links from the pages into the code work in a checkout; on the site they are plain words."""
+"""A mkdocs hook that turns links into the code, which work in a checkout, into plain text on the site."""
 
 import re
 from typing import Any
@@ -7,5 +7,5 @@ OUT_OF_THE_DOCS = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """The page without links to files that the site does not hold."""
+    """The page without links to files outside the site."""
     return OUT_OF_THE_DOCS.sub(r"\1", markdown)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a messy photo folder to decisions, with no step by hand:
+# Runs every step from a damaged folder of photos to decisions, without manual work:
 #
 #     PYTHON=.venv/bin/python scripts/folder_to_decisions.sh [DIR]
 #
-# DIR is where everything is written and must not exist; default: a new temporary folder. MINUTES=2 is the time of the
-# first training, of which the second takes half. Under ten minutes on two CPU cores.
+# Everything is written to DIR, which must not exist; the default is a new temporary folder. MINUTES=2 is the time of the
+# first training; the second takes half of it. The script takes less than ten minutes on two CPU cores.
 set -euo pipefail
 
 PYTHON=${PYTHON:-python3}
@@ -18,7 +18,7 @@ step() {
     "$PYTHON" -m npmatch "$@"
 }
 
-# Exit code 1 of a verb that names the files it had to skip: in this folder it has to.
+# Accepts exit code 1, with which a command reports skipped files: this folder contains unreadable ones.
 step_with_skipped_files() {
     step "$@" || test $? -eq 1
 }
@@ -30,16 +30,16 @@ step check-data "$dir/photos"
 step train --data "$dir/photos" --out "$dir/run" --minutes "$MINUTES"
 step evaluate "$dir/run"
 step suggest "$dir/run" -n 20 -o "$dir/suggestions.csv"
-# What a person would do now: look at the suggested images and fill in what they show.
+# A person would now look at the suggested images and label them; here the true labels are known.
 "$PYTHON" - "$dir" <<'FILL'
 import csv, sys
 folder = sys.argv[1]
 with open(f"{folder}/truth.csv", newline="", encoding="utf-8") as file:
     truth = {row["path"]: row["label"] for row in csv.DictReader(file)}
 with open(f"{folder}/suggestions.csv", newline="", encoding="utf-8") as file:
-    wanted = [row["path"] for row in csv.DictReader(file)]
+    suggested = [row["path"] for row in csv.DictReader(file)]
 with open(f"{folder}/labels.csv", "w", newline="", encoding="utf-8") as file:
-    csv.writer(file).writerows([("path", "label"), *((path, truth[path]) for path in wanted)])
+    csv.writer(file).writerows([("path", "label"), *((path, truth[path]) for path in suggested)])
 FILL
 step label "$dir/run" "$dir/labels.csv"
 step train --resume-from "$dir/run" --out "$dir/run2" --minutes "$("$PYTHON" -c "print($MINUTES / 2)")"
@@ -47,4 +47,4 @@ step evaluate "$dir/run2"
 step calibrate "$dir/run2" --labeled "$dir/held-out"
 step_with_skipped_files predict "$dir/run2" "$dir/photos/unlabeled" -o "$dir/decisions.csv" --abstain 0.05 --ood --top-k 3
 step export "$dir/run2" --format onnx
-printf '\n%s: from a messy folder to decisions in %d s\n' "$dir" $((SECONDS - started))
+printf '\n%s: from a damaged folder to decisions in %d s\n' "$dir" $((SECONDS - started))

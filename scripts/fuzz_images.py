@@ -1,9 +1,9 @@
-"""Broken pictures by the thousand: real files of every format, mutated, through decoding, check-data and predict.
+"""Fuzz test of image decoding: mutated files of every format go through decode_image, check-data and predict.
 
     python scripts/fuzz_images.py --cases 20000
 
-Each case must end as an image or as one line that names the file, within a time limit. A crash of the process, any
-other exception, or a hang is printed with the case's number, and the exit code is 1.
+Each case must give an image, or an error in one line that names the file, within a time limit. Any other exception or a
+hang is printed with the number of the case, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from npmatch.cli import main as npmatch_main
 from npmatch.data.images import FORMATS, decode_image
 from npmatch.errors import NPMatchError
 
-LIMIT = 10  # seconds that one case may take
-BATCH = 200  # cases that go through check-data and predict together
+LIMIT = 10  # seconds allowed for one case
+BATCH = 200  # cases in one call of check-data and predict
 Mutation = Callable[[bytearray, random.Random], bytearray]
 
 
 def real_files(draws: random.Random) -> dict[str, bytes]:
-    """One file of every format and of several modes, with something to see in it."""
+    """Name → content of one file of every format in several modes."""
     noise = np.random.default_rng(draws.randrange(2**32)).integers(0, 256, (37, 53, 3), dtype=np.uint8)
     picture = Image.fromarray(noise).resize((80, 60))
     files = {}
@@ -45,7 +45,7 @@ def real_files(draws: random.Random) -> dict[str, bytes]:
             image = Image.fromarray(noise[..., 0].astype(np.uint16) * 257) if mode == "I;16" else picture.convert(mode)
             try:
                 image.save(buffer, form)
-            except (OSError, ValueError):  # a mode that the format has not
+            except (OSError, ValueError):  # the format does not support this mode
                 continue
             files[f"{form}-{mode}"] = buffer.getvalue()
     for form in ("GIF", "TIFF", "WEBP", "PNG"):
@@ -56,39 +56,39 @@ def real_files(draws: random.Random) -> dict[str, bytes]:
 
 
 def flip(content: bytearray, draws: random.Random) -> bytearray:
-    """A few bits."""
+    """Flips a few bits."""
     for _ in range(draws.randint(1, 16)):
         content[draws.randrange(len(content))] ^= 1 << draws.randrange(8)
     return content
 
 
 def flip_header(content: bytearray, draws: random.Random) -> bytearray:
-    """Bytes where sizes, offsets and counts stand."""
+    """Overwrites bytes of the header, which holds sizes, offsets and counts."""
     for _ in range(draws.randint(1, 8)):
         content[draws.randrange(min(len(content), 64))] = draws.choice([0, 1, 127, 128, 255, draws.randrange(256)])
     return content
 
 
 def cut(content: bytearray, draws: random.Random) -> bytearray:
-    """The end is missing."""
+    """Cuts off the end."""
     return content[: draws.randrange(len(content))]
 
 
 def remove(content: bytearray, draws: random.Random) -> bytearray:
-    """A piece is missing."""
+    """Removes a piece."""
     start = draws.randrange(len(content))
     return content[:start] + content[start + draws.randint(1, 200) :]
 
 
 def repeat(content: bytearray, draws: random.Random) -> bytearray:
-    """A piece stands twice, or a hundred times."""
+    """Repeats a piece twice or a hundred times."""
     start = draws.randrange(len(content))
     piece = content[start : start + draws.randint(1, 100)]
     return content[:start] + piece * draws.choice([2, 100]) + content[start:]
 
 
 def fill(content: bytearray, draws: random.Random) -> bytearray:
-    """A piece is zeros, ones or noise."""
+    """Fills a piece with zeros, ones or random bytes."""
     start = draws.randrange(len(content))
     length = min(draws.randint(1, 200), len(content) - start)
     content[start : start + length] = draws.choice([bytes(length), b"\xff" * length, draws.randbytes(length)])
@@ -99,7 +99,7 @@ MUTATIONS: list[Mutation] = [flip, flip_header, cut, remove, repeat, fill]
 
 
 def mutate(files: dict[str, bytes], draws: random.Random) -> tuple[str, bytes]:
-    """A case: the format it began as, and its bytes."""
+    """One case: the name of the original file, and the mutated bytes."""
     kind = draws.choice(sorted(files))
     content = bytearray(files[kind])
     for _ in range(draws.choice([1, 1, 1, 2, 4])):
@@ -109,16 +109,16 @@ def mutate(files: dict[str, bytes], draws: random.Random) -> tuple[str, bytes]:
 
 
 class TooSlowError(Exception):
-    """A case that took longer than the limit."""
+    """A case took longer than the limit."""
 
 
 def out_of_time(signum: int, frame: object) -> None:
-    """What the alarm does."""
+    """Signal handler of the alarm."""
     raise TooSlowError
 
 
 def try_decoding(path: Path, outcomes: Counter[str]) -> str | None:
-    """Counts how one file ends; a line where that is not as it should be."""
+    """Decodes one file and counts the outcome; returns a line if it is not an allowed one."""
     signal.alarm(LIMIT)
     try:
         image = decode_image(path, 8, 1)
@@ -136,7 +136,7 @@ def try_decoding(path: Path, outcomes: Counter[str]) -> str | None:
 
 
 def try_verbs(run: Path, folder: Path, cases: int) -> list[str]:
-    """check-data and predict over a folder of cases; what is not as it should be."""
+    """Runs check-data and predict on a folder of cases; returns a line for each problem."""
     problems = []
     signal.alarm(LIMIT * 30)
     try:
@@ -145,7 +145,7 @@ def try_verbs(run: Path, folder: Path, cases: int) -> list[str]:
         if code not in (0, 1) or (code == 0 and len(out.read_text().splitlines()) != cases):
             problems.append(f"predict ended with {code}")
         if any(not 0 <= json.loads(line)["confidence"] <= 1.0001 for line in out.read_text().splitlines()):
-            problems.append("predict wrote a confidence that is none")
+            problems.append("predict wrote a confidence outside [0, 1]")
         code = npmatch_main(["check-data", str(folder.parent)])
         if code not in (0, 1, 2):
             problems.append(f"check-data ended with {code}")
@@ -157,16 +157,16 @@ def try_verbs(run: Path, folder: Path, cases: int) -> list[str]:
 
 
 def train_small(folder: Path) -> Path:
-    """A model to predict with."""
+    """Trains a model for a few steps and returns its folder."""
     settings = {"training.iterations": 5, "training.batch": 8, "training.unlabeled_ratio": 1, "backbone.width": 4}
     return npmatch.fit("digits-40", out=folder, quiet=True, device="cpu", overrides=settings).folder
 
 
 def main() -> int:
-    """Runs the cases and prints what came of them."""
+    """Runs the cases and prints the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=1000, help="Number of mutated files.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the mutations.")
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, out_of_time)
     outcomes, formats, problems = Counter[str](), Counter[str](), list[str]()

@@ -1,9 +1,9 @@
-"""What decoding large JPEGs coarsely saves and changes: scikit-learn's two photographs at several sizes.
+"""Measures what decoding large JPEGs at reduced size saves and changes, on scikit-learn's two photographs.
 
     python scripts/jpeg_decoding.py
 
-Prints, for each size of photograph and stored side, the time of a whole and of our decoding, and by how many of 255
-levels pixels differ, on average and at most.
+Prints, for each size of photograph and stored side, the time to decode it at full size and our way, and the difference
+of pixels in levels of 255, on average and at most.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ REPEATS = 5
 
 
 def encode(picture: Image.Image, size: tuple[int, int]) -> bytes:
-    """The picture as a JPEG of that size."""
+    """The picture, resized to width × height, as a JPEG file."""
     file = io.BytesIO()
     picture.resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
 def main() -> None:
-    """Prints one row for each size and side."""
+    """Prints a table with one row for each size and side."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     pictures = [Image.fromarray(pixels) for pixels in load_sample_images().images]
-    table = Table("photograph", "side", "whole, ms", "ours, ms", "mean difference", "largest")
+    table = Table("photograph", "side", "full size, ms", "ours, ms", "mean difference", "largest")
     for size in PHOTOGRAPHS:
         files = [encode(picture, size) for picture in pictures]
         for side in SIDES:
-            whole, ours, means, largest = [], [], [], []
+            full, ours, means, largest = [], [], [], []
             for file in files * REPEATS:
                 started = time.perf_counter()
                 expected = to_tensor(Image.open(io.BytesIO(file)), side)
                 between = time.perf_counter()
-                found = decode_image(io.BytesIO(file), side)
-                whole.append(between - started)
+                decoded = decode_image(io.BytesIO(file), side)
+                full.append(between - started)
                 ours.append(time.perf_counter() - between)
-                difference = (expected.int() - found.int()).abs().float()
+                difference = (expected.int() - decoded.int()).abs().float()
                 means.append(float(difference.mean()))
                 largest.append(float(difference.max()))
-            times = (f"{1000 * median(values):.1f}" for values in (whole, ours))
+            times = (f"{1000 * median(values):.1f}" for values in (full, ours))
             table.add_row("×".join(map(str, size)), str(side), *times, f"{median(means):.2f}", f"{max(largest):.0f}")
     Console().print(table)
 

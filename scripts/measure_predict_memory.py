@@ -1,8 +1,8 @@
-"""Peak memory of `npmatch predict` over many files: it must not grow with their number.
+"""Measures the peak memory of `npmatch predict` over many files, which must not grow with their number.
 
     python scripts/measure_predict_memory.py --files 1000 10000 100000
 
-One small picture is linked many times; each number of files is predicted by a process of its own.
+One small image is linked many times; each number of files is predicted in its own process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ sys.exit(code)
 
 
 def main() -> int:
-    """Measures each number of files and prints a line for it."""
+    """Measures each number of files and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--format", choices=["csv", "jsonl", "parquet"], default="csv")
-    parser.add_argument("--run", type=Path, help="a finished run; default: digits, hardly trained")
+    parser.add_argument("--files", type=int, nargs="+", default=[1000, 10_000, 100_000], help="Numbers of files.")
+    parser.add_argument("--format", choices=["csv", "jsonl", "parquet"], default="csv", help="Format of the output.")
+    parser.add_argument("--run", type=Path, help="Folder of a finished run; default: a few steps on digits.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="npmatch-memory-") as place:
         run = options.run or train_small(Path(place) / "run")
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def train_small(folder: Path) -> Path:
-    """A model to predict with, trained by a process of its own."""
+    """Trains a model for a few steps in its own process and returns its folder."""
     settings = ["training.iterations=5", "training.batch=8", "training.unlabeled_ratio=1", "backbone.width=4"]
     words = ["train", "digits-40", *settings, "--out", str(folder), "--device", "cpu", "--quiet"]
     subprocess.run([sys.executable, "-m", "npmatch", *words], check=True, stdout=subprocess.DEVNULL)
@@ -52,13 +52,13 @@ def train_small(folder: Path) -> Path:
 
 
 def measure(place: Path, run: Path, files: int, form: str) -> float:
-    """MiB at the peak of predicting so many links."""
+    """Predicts `files` links to one image and returns the peak memory in MiB."""
     folder = place / f"links-{files}"
     for number in range(files):
         part = folder / f"{number // 1000:05d}"
         if number % 1000 == 0:
             part.mkdir(parents=True)
-            shutil.copy(place / "picture.png", part / "000.png")  # file systems allow a file some 60,000 names
+            shutil.copy(place / "picture.png", part / "000.png")  # file systems allow about 60,000 links to a file
         else:
             os.link(part / "000.png", part / f"{number % 1000:03d}.png")
     started = time.monotonic()

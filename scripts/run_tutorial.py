@@ -1,9 +1,9 @@
-"""Runs the tutorial's commands and writes what they really printed under each of them.
+"""Runs the commands of the tutorial and writes their output below each of them.
 
     python scripts/run_tutorial.py DIR
 
-DIR must be new; the commands run there, in order, with `npmatch` and `python` of this environment. A ```sh block of
-docs/tutorial.md is followed by a ```text block, which is replaced; `<!-- first N lines -->` before it keeps N lines.
+DIR must not exist; the commands run there, in order, with `npmatch` and `python` of this environment. Each ```sh block
+of docs/tutorial.md is followed by a ```text block, which is replaced; `<!-- first N lines -->` before it keeps N lines.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STEP = re.compile(
 
 
 def run_tutorial(page: str, folder: Path) -> str:
-    """The page with every output as it was now."""
+    """Runs every command of the page and returns the page with the new outputs."""
     return STEP.sub(lambda step: step["command"] + (step["limit"] or "") + output(step, folder), page)
 
 
 def output(step: re.Match[str], folder: Path) -> str:
-    """What a step printed, as a block."""
+    """Runs one command and returns its output as a ```text block."""
     started = time.monotonic()
     done = subprocess.run(
         ["bash", "-c", step["script"]],
@@ -45,7 +45,7 @@ def output(step: re.Match[str], folder: Path) -> str:
         f"{time.monotonic() - started:6.1f} s, exit code {done.returncode}: {step['script'].splitlines()[0]}",
         flush=True,
     )
-    if done.returncode not in (0, 1) or "\nnpmatch: " in "\n" + done.stdout:  # 1: done, but some files were left out
+    if done.returncode not in (0, 1) or "\nnpmatch: " in "\n" + done.stdout:  # 1: some files were skipped
         raise RuntimeError(done.stdout)
     lines = [line.rstrip().replace(str(folder), "/home/me") for line in done.stdout.splitlines()]
     if step["lines"] and len(lines) > int(step["lines"]):
@@ -54,15 +54,15 @@ def output(step: re.Match[str], folder: Path) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This environment's commands first, on a terminal of the page's width."""
+    """Environment variables: this environment's commands first on the path, a terminal as wide as the page."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "COLUMNS": "88", "NPMATCH_HOME": str(ROOT)}
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path, help="New folder in which the commands run.")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="Folder in which the commands run; it must not exist.")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True)
     TUTORIAL.write_text(run_tutorial(TUTORIAL.read_text(encoding="utf-8"), folder.resolve()), encoding="utf-8")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on two ranks that have a network between them: two network namespaces, each with an address of its own, joined
-# by a virtual cable. Needs root and iproute2. Usage: two_namespaces.sh PYTHON OUT [words for `npmatch train`]
+# Trains on two ranks that are connected by a network: two network namespaces, each with its own address, joined by a
+# virtual cable. Needs root and iproute2. Usage: two_namespaces.sh PYTHON OUT [arguments of `npmatch train`]
 set -euo pipefail
 python=$1 out=$2
 shift 2
@@ -23,20 +23,20 @@ for side in "$one ${cable}a" "$two ${cable}b"; do
     ip -n "${side% *}" link set "${side#* }" up
 done
 
-# A machine's own name would lead gloo to the loopback device: it is told which cable to take.
-launch() { # namespace, cable end, number of the machine, folder, words
-    local namespace=$1 end=$2 number=$3 folder=$4
+# By the host name, gloo would choose the loopback device, so the network interface is given explicitly.
+launch() { # namespace, interface, node rank, folder, arguments of train
+    local namespace=$1 interface=$2 node_rank=$3 folder=$4
     shift 4
-    exec ip netns exec "$namespace" env OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME="$end" \
-        "$python" -m torch.distributed.run --nnodes=2 --node-rank="$number" --nproc-per-node=1 \
+    exec ip netns exec "$namespace" env OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME="$interface" \
+        "$python" -m torch.distributed.run --nnodes=2 --node-rank="$node_rank" --nproc-per-node=1 \
         --master-addr=10.77.0.1 --master-port=29511 -m npmatch train "$@" --device cpu --out "$folder"
 }
-# The second machine is given a folder that does not exist for it: only the first one writes.
+# The second node gets a folder that it cannot create: only rank zero writes.
 launch "$two" "${cable}b" 1 /nowhere/run "$@" &
 children+=($!)
 launch "$one" "${cable}a" 0 "$out" "$@" &
 children+=($!)
 for child in "${children[@]}"; do wait "$child"; done
 sent=$(ip -n "$one" -s link show "${cable}a" | awk '/TX:/ {getline; print $1}')
-echo "bytes sent over the cable by the first: $sent"
+echo "bytes sent over the cable by rank zero: $sent"
 children=()
