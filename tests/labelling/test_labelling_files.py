@@ -114,7 +114,7 @@ def test_one_row_that_does_not_fit_and_nothing_is_written(place, row, message):
 def test_validation_images_take_no_label(place):
     run = open_run_data(place)
     held_out = run.dataset.train.names[int(run.split.validation[0])]
-    with pytest.raises(NPMatchError, match=r"line 2: .* is kept for validation"):
+    with pytest.raises(NPMatchError, match=r"line 2: .* is held out for validation"):
         take(place, (held_out, "a"))
 
 
@@ -251,7 +251,7 @@ def test_images_without_files_go_to_label_studio_within_the_task(tiny_run, tmp_p
         (["suggest", "run", "--strategy", "unsure"], "unknown strategy 'unsure'"),
         (["suggest", "run", "-n", "0"], "ask for 1 or more"),
         (["suggest", "run", "--unlabeled", "none"], "none: no such file or folder"),
-        (["suggest", "run", "--unlabeled", "notes.txt"], "notes.txt: no image without a label that can be read; "),
+        (["suggest", "run", "--unlabeled", "notes.txt"], "notes.txt: no unlabelled image in it can be read; "),
         (["suggest", "nowhere"], "nowhere: no such run"),
         (["suggest", "model"], "model: has no config.yaml, which describes the data"),
         (["evaluate", "model"], "model: has no config.yaml, which describes the data"),

@@ -19,7 +19,7 @@ def choose(entropy, features, count, taken=None):
 
 
 def test_of_images_alike_only_one_is_chosen():
-    groups = torch.arange(5).repeat_interleave(20)  # five motifs, each twenty times with next to no difference
+    groups = torch.arange(5).repeat_interleave(20)  # five motifs, each in twenty almost equal images
     corners = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)) * 10
     features = corners[groups] + 0.001 * torch.randn(100, 8, generator=torch.Generator().manual_seed(2))
     picks = choose(torch.linspace(1, 2, 100), features, 30)
@@ -64,12 +64,12 @@ def test_a_beginning_of_the_list_is_the_shorter_list():
 
 
 @pytest.fixture(scope="module")
-def asked(tiny_run):
+def run(tiny_run):
     return npmatch.load(tiny_run.folder, "cpu"), open_run_data(tiny_run.folder).unlabeled()
 
 
-def test_suggestions_say_what_the_model_says(asked):
-    classifier, left = asked
+def test_suggestions_agree_with_the_prediction(run):
+    classifier, left = run
     found = suggest(classifier, left.names, left.images, 20, "uncertainty")
     prediction: Prediction = classifier.predict(left.images.take(torch.arange(len(left.names))))
     expected = sorted(range(len(left.names)), key=lambda i: -prediction.entropy[i].item())[:20]
@@ -81,8 +81,8 @@ def test_suggestions_say_what_the_model_says(asked):
         assert s.reason == f"either {first} ({s.confidence:.0%}) or {second} ({s.runner_up_confidence:.0%})"
 
 
-def test_every_strategy_answers_the_same_twice_and_otherwise_than_the_others(asked):
-    classifier, left = asked
+def test_every_strategy_is_deterministic_and_differs_from_the_others(run):
+    classifier, left = run
     first, again = (
         {name: suggest(classifier, left.names, left.images, 15, name) for name in ("diverse", "uncertainty", "random")}
         for _ in range(2)
@@ -95,8 +95,8 @@ def test_every_strategy_answers_the_same_twice_and_otherwise_than_the_others(ask
     assert [s.name for s in other] != list(chosen[2])
 
 
-def test_images_labelled_since_are_kept_clear_of(asked):
-    classifier, left = asked
+def test_suggestions_do_not_resemble_images_labelled_since(run):
+    classifier, left = run
     plain = suggest(classifier, left.names, left.images, 5)
     known = left.images.take(torch.tensor([plain[0].position]))
     found = suggest(classifier, left.names, left.images, 5, known=npmatch.data.ArrayImages(known))
@@ -104,8 +104,8 @@ def test_images_labelled_since_are_kept_clear_of(asked):
     assert "an image labelled since" in found[0].reason
 
 
-def test_bad_questions_are_one_line(asked):
-    classifier, left = asked
+def test_invalid_arguments_are_one_line(run):
+    classifier, left = run
     with pytest.raises(NPMatchError, match="unknown strategy 'divers'; did you mean 'diverse'"):
         suggest(classifier, left.names, left.images, 5, "divers")
     with pytest.raises(NPMatchError, match="ask for 1 or more"):

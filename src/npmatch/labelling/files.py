@@ -1,4 +1,4 @@
-"""Labels in files: which image a path means, what a file of labels would change, and the change itself."""
+"""Labels from files: which image a path names, and how a file of labels changes the run's label book."""
 
 from __future__ import annotations
 
@@ -18,53 +18,54 @@ from npmatch.types import ImageSet
 
 
 class ImageFinder:
-    """Which image of a run a path means, however it is written."""
+    """Finds the image of a run that a path names: relative, absolute, or as in the data set."""
 
     def __init__(self, run: RunData) -> None:
-        """A file of every image is only looked for once a path is not a name."""
+        """The files of the images are listed on first use, because names are usually enough."""
         self.run = run
-        self.place = positions_by_name(run.dataset.train)
+        self.position = positions_by_name(run.dataset.train)
         self.held_out = set(run.split.validation.tolist())
         self.left_out = set(run.split.left_out.tolist())
 
     def find(self, path: str, where: str) -> str:
-        """The image's name in the data set, or the absolute path of one outside it."""
-        name = next((p for p in (path, path.strip()) if p in self.place), None)
+        """The name in the data set, or the absolute path of an image outside it; `where` names the row in errors."""
+        name = next((p for p in (path, path.strip()) if p in self.position), None)
         if name is None:
             name = self._find_file(path, where)
-        if self.place.get(name) in self.held_out:
-            raise NPMatchError(f"{where}: {path} is kept for validation, where its label is known; take it out")
-        if self.place.get(name) in self.left_out:
-            raise NPMatchError(f"{where}: {path} was left out of training, as quarantine.json says; take it out")
+        if self.position.get(name) in self.held_out:
+            raise NPMatchError(f"{where}: {path} is held out for validation, and its label is known; remove the row")
+        if self.position.get(name) in self.left_out:
+            raise NPMatchError(f"{where}: {path} was left out of training (see quarantine.json); remove the row")
         return name
 
     def name_of(self, file: str | Path) -> str | None:
-        """The name of the training image that a file is, if it is one."""
+        """The name of the training image in a file, or None if the file is not a training image."""
         return self._train_files.get(os.path.abspath(file))
 
     def takes_label(self, file: str | Path, name: str) -> bool:
-        """Whether an image may get one: those for tests and validation, and those the run leaves out, may not."""
-        return not self.is_test(file) and self.place.get(name) not in self.held_out | self.left_out
+        """Whether an image may get a label; test images, and those held out or left out, may not."""
+        return not self.is_test(file) and self.position.get(name) not in self.held_out | self.left_out
 
     def is_test(self, file: str | Path) -> bool:
         """Whether a file is a test image."""
         return os.path.abspath(file) in self._test_files
 
     def _find_file(self, path: str, where: str) -> str:
+        """As `find`, for a path that is not a name in the data set."""
         folders = [Path.cwd()]
         if (root := self.run.config.data.root) is not None:
-            folders.append(Path(root) if Path(root).is_dir() else Path(root).parent)  # the folder of a table
+            folders.append(Path(root) if Path(root).is_dir() else Path(root).parent)  # the root may be a CSV
         files = [os.path.abspath(folder / p) for p in (path, path.strip()) for folder in folders]
         for file in files:
             if (name := self.name_of(file)) is not None:
                 return name
             if self.is_test(file):
-                raise NPMatchError(f"{where}: {path} is a test image; training on it would spoil the test, take it out")
+                raise NPMatchError(f"{where}: {path} is a test image and must not be trained on; remove the row")
         outside = next((file for file in files if os.path.isfile(file)), None)
         if outside is None:
             raise NPMatchError(f"{where}: {path} is neither an image of the run's data nor a file; correct the path")
         channels, side, _ = self.run.dataset.train.images.shape
-        decode_image(outside, side, channels)  # or one line on why it is no image
+        decode_image(outside, side, channels)  # raises an error if it is not a readable image
         return outside
 
     @cached_property
@@ -78,62 +79,60 @@ class ImageFinder:
 
 
 def _files(images: ImageSet) -> dict[str, str]:
-    """File → name of all images that are files."""
-    found = ((file_of(images.images, position), name) for name, position in positions_by_name(images).items())
-    return {os.path.abspath(file): name for file, name in found if file is not None}
+    """Absolute path → name of all images that have files of their own."""
+    files = ((file_of(images.images, position), name) for name, position in positions_by_name(images).items())
+    return {os.path.abspath(file): name for file, name in files if file is not None}
 
 
 @dataclass
 class LabelReport:
-    """What a file of labels changes."""
+    """The changes that a file of labels makes."""
 
-    new: list[str] = field(default_factory=list)
-    same: list[str] = field(default_factory=list)  # as the book, or the training set, has it already
-    changed: dict[str, tuple[str, str]] = field(default_factory=dict)  # in the book: name → old, new
-    contradicted: dict[str, tuple[str, str]] = field(default_factory=dict)  # in the training set: name → old, new
-    empty: int = 0  # rows without a label
-    total: int = 0  # labels in the book afterwards
+    new: list[str] = field(default_factory=list)  # names of images that had no label
+    same: list[str] = field(default_factory=list)  # names of images that have this label already
+    changed: dict[str, tuple[str, str]] = field(default_factory=dict)  # in the label book: name → old label, new label
+    contradicted: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same, in the training set
+    empty: int = 0  # number of rows without a label
+    total: int = 0  # number of labels in the book afterwards
 
 
 def read_label_file(file: Path) -> list[LabelRow]:
-    """A CSV with path,label, or what Label Studio exports."""
+    """The rows of a CSV with the columns path,label, or of an export of Label Studio (JSON)."""
     return list(read_export(file) if file.suffix.lower() == ".json" else read_label_table(file))
 
 
 def take_labels(run: RunData, rows: Iterable[LabelRow]) -> LabelReport:
-    """Writes the rows that have a label into the run's book, all of them or, where one does not fit, none."""
+    """Writes the rows that have a label into the run's label book; if one of them is invalid, none is written."""
     finder, report = ImageFinder(run), LabelReport()
-    found: dict[str, LabelRow] = {}
+    by_name: dict[str, LabelRow] = {}
     for row in rows:
         label = row.label if row.label in run.dataset.class_names else row.label.strip()
         if not label:
             report.empty += 1
             continue
         row = LabelRow(row.where, finder.find(row.path, row.where), label)
-        other = found.setdefault(row.path, row)
-        if other.label != label:
-            raise NPMatchError(f"{row.where}: {row.path} is '{label}' here and '{other.label}' in {other.where}")
-    book = run.book(outside=[name for name in found if name not in finder.place])
-    for row in found.values():
-        book.check(row)
-    before, trained = book.labels, training_labels(run)
-    for name, row in found.items():
-        old = before.get(name, trained.get(name))
+        first = by_name.setdefault(row.path, row)
+        if first.label != label:
+            raise NPMatchError(f"{row.where}: {row.path} is '{label}' here and '{first.label}' in {first.where}")
+    book = run.book(outside=[name for name in by_name if name not in finder.position])
+    in_book, in_training = book.labels, training_labels(run)
+    for name, row in by_name.items():
+        old = in_book.get(name, in_training.get(name))
         if old is None:
             report.new.append(name)
         elif old == row.label:
             report.same.append(name)
         else:
-            (report.changed if name in before else report.contradicted)[name] = (old, row.label)
+            (report.changed if name in in_book else report.contradicted)[name] = (old, row.label)
     same = set(report.same)
-    if changes := [row for name, row in found.items() if name not in same]:
+    if changes := [row for name, row in by_name.items() if name not in same]:
         book.merge(changes)
     report.total = len(book.labels)
     return report
 
 
 def training_labels(run: RunData) -> dict[str, str]:
-    """Name → label of the images the run was trained with as labelled ones."""
+    """Name → label of the labelled images that the run was trained on."""
     train = run.dataset.train
     names = list(positions_by_name(train))
     return {names[i]: run.dataset.class_names[int(train.labels[i])] for i in run.split.labeled.tolist()}

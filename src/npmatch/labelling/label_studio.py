@@ -1,7 +1,7 @@
-"""Label Studio's files: suggestions as tasks to import, and what it exports as labels.
+"""Label Studio's files: suggestions as tasks to import, and its exports as labels.
 
-A task names its image twice: `image` is what the browser loads, `path` what npmatch knows it by, which comes back
-untouched in every export.
+A task names its image twice: `image` is the address that the browser loads, `path` is the path for npmatch, which Label
+Studio returns unchanged in every export.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from npmatch.data.labels import LabelRow
 from npmatch.errors import NPMatchError
 from npmatch.labelling.suggest import Suggestion
 
-CONTROL, IMAGE = "label", "image"  # names in the labelling interface
+CONTROL, IMAGE = "label", "image"  # names of the controls in the labelling interface
 LOCAL_FILES = "/data/local-files/?d="
 
 
@@ -27,16 +27,16 @@ def local_file(path: Path, root: Path) -> str:
 
 
 def make_task(suggestion: Suggestion, path: str, address: str, model: str) -> dict[str, Any]:
-    """A suggestion as a task, with the model's answer as a prediction to accept or to change."""
-    answer = {"from_name": CONTROL, "to_name": IMAGE, "type": "choices", "value": {"choices": [suggestion.predicted]}}
+    """A suggestion as a task, with the predicted class as a proposal; `model` is stored as the model's version."""
+    proposal = {"from_name": CONTROL, "to_name": IMAGE, "type": "choices", "value": {"choices": [suggestion.predicted]}}
     return {
         "data": {"image": address, "path": path, "reason": suggestion.reason},
-        "predictions": [{"model_version": model, "score": suggestion.confidence, "result": [answer]}],
+        "predictions": [{"model_version": model, "score": suggestion.confidence, "result": [proposal]}],
     }
 
 
 def labelling_interface(class_names: Sequence[str]) -> str:
-    """The XML to paste into the project's settings: one choice for each class."""
+    """The labelling interface, XML to paste into the project's settings, with one choice for each class."""
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
     return (
         f'<View>\n  <Image name="{IMAGE}" value="$image"/>\n'
@@ -46,7 +46,7 @@ def labelling_interface(class_names: Sequence[str]) -> str:
 
 
 def read_export(file: Path) -> Iterator[LabelRow]:
-    """The labels of an export as JSON or JSON-MIN; tasks that were skipped have an empty one."""
+    """The labels in an export as JSON or JSON-MIN; a task that was skipped has an empty label."""
     try:
         tasks = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -58,27 +58,27 @@ def read_export(file: Path) -> Iterator[LabelRow]:
     for number, task in enumerate(tasks, 1):
         where = f"{file}, task {task.get('id', number)}"
         fields = task.get("data", task)
-        answers = _annotated(task) if "annotations" in task else _minimal(task)
-        if len(answers) > 1:
-            raise NPMatchError(f"{where}: labelled {' and '.join(sorted(answers))}; settle on one in Label Studio")
-        yield LabelRow(where, _path(fields, where), next(iter(answers), ""))
+        labels = _annotated(task) if "annotations" in task else _minimal(task)
+        if len(labels) > 1:
+            raise NPMatchError(f"{where}: labelled {' and '.join(sorted(labels))}; settle on one in Label Studio")
+        yield LabelRow(where, _path(fields, where), next(iter(labels), ""))
 
 
 def _annotated(task: dict[str, Any]) -> set[str]:
-    """The choices of a task's annotations, those cancelled left out."""
+    """The labels in the annotations of a task, except cancelled ones."""
     results = [result for a in task["annotations"] if not a.get("was_cancelled") for result in a.get("result", [])]
     return {choice for result in results for choice in result.get("value", {}).get("choices", [])}
 
 
 def _minimal(task: dict[str, Any]) -> set[str]:
-    """The choices of a task in JSON-MIN, under this interface's name or the one of Label Studio's own template."""
-    found = task.get(CONTROL, task.get("choice", []))
-    found = found.get("choices", []) if isinstance(found, dict) else found
-    return {found} if isinstance(found, str) else set(found)
+    """The labels of a task in JSON-MIN, under the name in our interface or in Label Studio's own template."""
+    choices = task.get(CONTROL, task.get("choice", []))
+    choices = choices.get("choices", []) if isinstance(choices, dict) else choices
+    return {choices} if isinstance(choices, str) else set(choices)
 
 
 def _path(fields: dict[str, Any], where: str) -> str:
-    """What npmatch wrote as `path`; of other tasks the local file."""
+    """The `path` that npmatch wrote; for other tasks, the path of the local file in the address."""
     if isinstance(fields.get("path"), str):
         return str(fields["path"])
     address = fields.get("image", "")

@@ -1,4 +1,4 @@
-"""What to label next: the images a model is unsure of, and of those no two alike."""
+"""Active learning: which images to label next. They should be uncertain, and not similar to one another."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from npmatch.types import Prediction
 Strategy = Literal["diverse", "uncertainty", "random"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
-POOL_PER_SUGGESTION = 10  # how many of the most uncertain images compete for a place
-NEAR_DUPLICATE = 0.1  # images nearer than this share of the usual distance show the same thing
+POOL_PER_SUGGESTION = 10  # number of uncertain images to choose each suggestion from
+NEAR_DUPLICATE = 0.1  # share of the usual distance between two images, below which they count as duplicates
 
 Describe = Callable[[Tensor], Tensor]  # positions n → features n F
 
 
 class Pick(NamedTuple):
-    """A chosen image, and the one before it that it resembles most."""
+    """A chosen image, and the most similar one that was chosen before it."""
 
     position: int
-    nearest: int | None = None  # position of that one; None: there is none, or it is among the known ones
-    distance: float | None = None  # to it, where 1 is the usual distance between two images as uncertain
+    nearest: int | None = None  # position of the similar one; None if there is none, or if it is labelled already
+    distance: float | None = None  # to it, in units of the usual distance between two uncertain images
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An image worth a label, and why."""
+    """An image to label, and the reason."""
 
     name: str
     position: int  # among the candidates
@@ -45,7 +45,7 @@ class Suggestion:
     runner_up: str
     runner_up_confidence: float
     uncertainty: float  # nats
-    nearest: str | None  # the suggestion before this one that it resembles most
+    nearest: str | None  # name of the most similar suggestion before this one
     distance: float | None
     reason: str
 
@@ -62,10 +62,10 @@ def suggest(
     seed: int = 0,
     batch_size: int = 256,
 ) -> list[Suggestion]:
-    """The `count` images to label next, best first; a beginning of the list is as good a choice as the whole.
+    """The `count` images to label next, best first, so that a shorter part from the beginning is a good choice too.
 
-    `known` are images labelled since the model was trained, which nothing suggested should resemble; `prediction` is
-    what the model says of `images`, where that was asked before.
+    `known` are images that have been labelled since the model was trained; suggestions should not resemble them.
+    `prediction` is the prediction of `images`, if it has been computed already.
     """
     if strategy not in STRATEGIES:
         raise NoSuchChoiceError("strategy", strategy, list(STRATEGIES))
@@ -92,15 +92,15 @@ def suggest(
 
 
 def most_uncertain(entropy: Tensor) -> Tensor:
-    """Positions by falling uncertainty; of equal ones the first comes first."""
+    """Positions in order of decreasing uncertainty; ties keep their order."""
     return entropy.argsort(descending=True, stable=True)
 
 
 def choose_diverse(entropy: Tensor, describe: Describe, count: int, taken: Tensor | None = None) -> list[Pick]:
-    """Greedily, from a pool of the most uncertain: the next is the one with the largest uncertainty × distance².
+    """Chooses greedily from a pool of the most uncertain images: next is the largest uncertainty × distance².
 
-    The distance is that to the nearest image chosen before (or among the features `taken`, n F). Where a pool holds
-    nothing but near-duplicates of those, the next most uncertain images follow; memory is that of one pool.
+    The distance is that to the nearest image chosen before, or to the features `taken`, n F. If only near-duplicates
+    are left in a pool, the next most uncertain images form another pool; one pool is in memory at a time.
     """
     order, size = most_uncertain(entropy), POOL_PER_SUGGESTION * count
     picks: list[Pick] = []
@@ -110,10 +110,10 @@ def choose_diverse(entropy: Tensor, describe: Describe, count: int, taken: Tenso
         features = describe(pool).float()
         usual = usual or usual_distance(features)
         chosen = _greedy(entropy[pool], features, count - len(picks), centres, usual)
-        known = 0 if taken is None else len(taken)
+        num_taken = 0 if taken is None else len(taken)
         for row, nearest, distance in chosen:
-            before = None if nearest is None or nearest < known else picks[nearest - known].position
-            picks.append(Pick(int(pool[row]), before, distance))
+            similar = None if nearest is None or nearest < num_taken else picks[nearest - num_taken].position
+            picks.append(Pick(int(pool[row]), similar, distance))
         if len(picks) == count:
             break
         new = features[[row for row, _, _ in chosen]]
@@ -124,32 +124,35 @@ def choose_diverse(entropy: Tensor, describe: Describe, count: int, taken: Tenso
 def _greedy(
     weights: Tensor, features: Tensor, count: int, centres: Tensor | None, usual: float
 ) -> list[tuple[int, int | None, float | None]]:
-    """Rows of `features`, each with its nearest centre (those given, then those chosen) and the distance to it."""
-    held = 0 if centres is None else len(centres)
+    """Chosen rows of `features`, each with the number of its nearest centre and the distance to that.
+
+    Centres are numbered from 0: those given, then the rows chosen here.
+    """
+    num_centres = 0 if centres is None else len(centres)
     distance = torch.full((len(features),), torch.inf)
     nearest = torch.full((len(features),), -1)
-    for number in range(held):
-        _come_nearer(distance, nearest, features, centres[number], number)  # type: ignore[index]
+    for number in range(num_centres):
+        _add_centre(distance, nearest, features, centres[number], number)  # type: ignore[index]
     chosen: list[tuple[int, int | None, float | None]] = []
     while len(chosen) < min(count, len(features)):
-        first = held + len(chosen) == 0
+        first = num_centres + len(chosen) == 0
         row = 0 if first else int((weights * distance.square()).argmax())
         if not first and float(distance[row]) <= NEAR_DUPLICATE * usual:
             break
         chosen.append((row, None, None) if first else (row, int(nearest[row]), float(distance[row]) / (usual or 1.0)))
-        _come_nearer(distance, nearest, features, features[row], held + len(chosen) - 1)
+        _add_centre(distance, nearest, features, features[row], num_centres + len(chosen) - 1)
     return chosen
 
 
-def _come_nearer(distance: Tensor, nearest: Tensor, features: Tensor, centre: Tensor, number: int) -> None:
-    """Takes one more centre into account, in place."""
+def _add_centre(distance: Tensor, nearest: Tensor, features: Tensor, centre: Tensor, number: int) -> None:
+    """Updates, in place, the distance of each row to its nearest centre, and the number of that centre."""
     to_centre = (features - centre).norm(dim=1)
     nearest[to_centre < distance] = number
     torch.minimum(distance, to_centre, out=distance)
 
 
 def usual_distance(features: Tensor) -> float:
-    """The median distance between two images, from a fixed thousand pairs; 0 where they are alike."""
+    """The median distance between two images, over a thousand random pairs with a fixed seed; 0 if all are equal."""
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.randint(len(features), (1000,), generator=generator) for _ in range(2))
     distances = (features[one] - features[other]).norm(dim=1)[one != other]
@@ -157,12 +160,12 @@ def usual_distance(features: Tensor) -> float:
 
 
 def _explain(pick: Pick, names: list[str], prediction: Prediction, class_names: tuple[str, ...]) -> Suggestion:
-    """A choice in words."""
+    """The suggestion for a pick, with its reason in words."""
     (p_first, p_second), (first, second) = (part.tolist() for part in prediction.probs[pick.position].topk(2))
     reason = f"either {class_names[first]} ({p_first:.0%}) or {class_names[second]} ({p_second:.0%})"
     if pick.distance is not None:
-        from_what = "an image labelled since" if pick.nearest is None else "the nearest one above"
-        reason += f"; {pick.distance:.2f} of the usual distance from {from_what}"
+        other = "an image labelled since" if pick.nearest is None else "the nearest one above"
+        reason += f"; {pick.distance:.2f} of the usual distance from {other}"
     return Suggestion(
         name=names[pick.position],
         position=pick.position,

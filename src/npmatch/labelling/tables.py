@@ -1,4 +1,4 @@
-"""A run's suggestions: from its own unlabelled images or a folder of others, as a table and as Label Studio's tasks."""
+"""Suggestions for a run, from its own unlabelled images or from a folder, as a CSV or as tasks for Label Studio."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from npmatch.types import Prediction
 
 @dataclass(frozen=True)
 class Candidates:
-    """Images that might be worth a label."""
+    """N images to choose suggestions from."""
 
-    names: list[str]  # N, as a label book calls them
+    names: list[str]  # N, as in a LabelBook
     images: ImageStore  # N
-    known: ImageStore | None = None  # labelled since the run was trained
-    prediction: Prediction | None = None  # where reading them took one
-    problems: tuple[str, ...] = ()  # a line for each file that is no readable image
+    known: ImageStore | None = None  # images that have been labelled since the run was trained
+    prediction: Prediction | None = None  # of the N images, if it has been computed already
+    problems: tuple[str, ...] = ()  # a line for each unreadable file
 
 
 @dataclass(frozen=True)
 class Suggestions:
-    """What to label next, and what was wrong on the way."""
+    """The suggestions, and the candidates they were chosen from."""
 
     rows: list[Suggestion]
     candidates: Candidates
     class_names: tuple[str, ...]
 
     def path(self, name: str, position: int) -> str:
-        """Where an image is: its file, absolute, or its name where it has none."""
+        """The absolute path of an image, or its name if it has no file of its own."""
         file = file_of(self.candidates.images, position)
         return name if file is None else os.path.abspath(file)
 
     def table(self) -> list[dict[str, Any]]:
-        """A row each, with an empty label to fill in."""
+        """The rows of the CSV, with an empty label to fill in."""
         paths = {row.name: self.path(row.name, row.position) for row in self.rows}
         table = []
         for row in self.rows:
@@ -80,7 +80,7 @@ def suggest_for_run(
     device: str | None = None,
     seed: int = 0,
 ) -> Suggestions:
-    """What to label next among a run's unlabelled images, or those of the folder `unlabeled`."""
+    """The images to label next, among a run's unlabelled images or those in the folder `unlabeled`."""
     run = Path(run)
     classifier = load(run, device)
     opened = open_run_data(run, data) if unlabeled is None or RunFolder(run).exists() else None
@@ -91,9 +91,9 @@ def suggest_for_run(
         candidates = own_candidates(opened)
     if not candidates.names and candidates.problems:
         more = f" and {len(candidates.problems) - 1} more" if len(candidates.problems) > 1 else ""
-        raise NPMatchError(f"{unlabeled}: no image without a label that can be read; {candidates.problems[0]}{more}")
+        raise NPMatchError(f"{unlabeled}: no unlabelled image in it can be read; {candidates.problems[0]}{more}")
     if not candidates.names:
-        raise NPMatchError(f"{unlabeled or run}: every readable image in it has a label; give others, --unlabeled DIR")
+        raise NPMatchError(f"{unlabeled or run}: every readable image in it has a label; give others: --unlabeled DIR")
     rows = suggest(
         classifier,
         candidates.names,
@@ -108,25 +108,25 @@ def suggest_for_run(
 
 
 def own_candidates(run: RunData) -> Candidates:
-    """The run's unlabelled images."""
+    """The run's own unlabelled images."""
     labels = run.book().labels
-    left = run.unlabeled(labels)
-    return Candidates(left.names, left.images, labelled_since(run, labels))
+    unlabeled = run.unlabeled(labels)
+    return Candidates(unlabeled.names, unlabeled.images, labelled_since(run, labels))
 
 
 def labelled_since(run: RunData, labels: dict[str, str]) -> ImageStore:
-    """The images in the run's book: its own, and those outside its data that are still there."""
+    """The images in a label book: the run's own, and those outside its data whose files still exist."""
     train = run.dataset.train
-    place = positions_by_name(train)
-    index = torch.tensor([place[name] for name in labels if name in place], dtype=torch.int64)
-    outside = [name for name in labels if name not in place and os.path.isfile(name)]
+    position = positions_by_name(train)
+    index = torch.tensor([position[name] for name in labels if name in position], dtype=torch.int64)
+    outside = [name for name in labels if name not in position and os.path.isfile(name)]
     channels, side, _ = train.images.shape
     return JoinedImages(SelectedImages(train.images, index), FileImages(outside, side, channels))
 
 
 def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None) -> Candidates:
-    """The images of a folder that are readable and have no label in the run; the run's own keep their names."""
-    names: dict[str, str] = {}  # of each file
+    """The readable images in a folder that have no label in the run; the run's own images keep their names."""
+    names: dict[str, str] = {}  # absolute path → name
     labels = {} if run is None else run.book().labels
     finder, trained = (None, {}) if run is None else (ImageFinder(run), training_labels(run))
     for file in map(os.path.abspath, find_images([folder])):
@@ -143,7 +143,7 @@ def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None)
 def predict_readable(
     classifier: Classifier, files: Iterable[str], batch_size: int = 256
 ) -> tuple[list[str], Prediction, list[str]]:
-    """The files that are readable images, what the model says of these, and a line on each of the others."""
+    """The readable files, the prediction of their images, and a line for each unreadable file."""
     readable, problems, parts = list[str](), list[str](), [classifier.predict([])]
     for images, unreadable in read_in_batches(classifier, map(Path, files), batch_size):
         readable += [str(path) for path, _ in images]
@@ -153,9 +153,9 @@ def predict_readable(
     return readable, Prediction.cat(parts), problems
 
 
-def write_table(found: Suggestions, out: Path) -> None:
-    """The suggestions as a CSV, ready for labels to be filled in."""
-    table = found.table()
+def write_table(suggestions: Suggestions, out: Path) -> None:
+    """Writes the suggestions as a CSV in which labels can be filled in."""
+    table = suggestions.table()
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(table[0]))
     writer.writeheader()
@@ -163,26 +163,29 @@ def write_table(found: Suggestions, out: Path) -> None:
     _write(out, text.getvalue().encode(errors="surrogateescape"))
 
 
-def write_tasks(found: Suggestions, out: Path, model: str) -> tuple[Path, Path | None]:
-    """Label Studio's tasks, and beside them the labelling interface; returns that file and the files' common folder."""
-    files = [file_of(found.candidates.images, row.position) for row in found.rows]
+def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, Path | None]:
+    """Writes tasks for Label Studio to `out`, and the labelling interface to an XML file beside it.
+
+    Returns the path of the XML file, and the folder that holds all images, or None if they are not in files.
+    """
+    images = suggestions.candidates.images
+    files = [file_of(images, row.position) for row in suggestions.rows]
     root = None if None in files else Path(os.path.commonpath([os.path.abspath(f.parent) for f in files if f]))
     tasks = []
-    for row, file in zip(found.rows, files, strict=True):
-        address = (
-            as_data_uri(found.candidates.images, row.position)
-            if file is None or root is None
-            else local_file(Path(os.path.abspath(file)), root)
-        )
-        tasks.append(make_task(row, found.path(row.name, row.position), address, model))
+    for row, file in zip(suggestions.rows, files, strict=True):
+        if file is None or root is None:
+            address = as_data_uri(images, row.position)
+        else:
+            address = local_file(Path(os.path.abspath(file)), root)
+        tasks.append(make_task(row, suggestions.path(row.name, row.position), address, model))
     interface = out.with_suffix(".xml")
     _write(out, json.dumps(tasks, indent=1).encode())
-    _write(interface, labelling_interface(found.class_names).encode())
+    _write(interface, labelling_interface(suggestions.class_names).encode())
     return interface, root
 
 
 def as_data_uri(images: ImageStore, position: int) -> str:
-    """An image that is no file of its own, as a PNG within its address."""
+    """An image as a data URI (PNG in base64)."""
     pixels = images.take(torch.tensor([position]))[0].permute(1, 2, 0).squeeze(-1).numpy()
     png = io.BytesIO()
     Image.fromarray(pixels).save(png, "PNG")

@@ -96,7 +96,7 @@ def _images_in_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tu
             for where, names in walk_pictures(entry):
                 for name in names:
                     if problem := why_unread(Path(where, name)):
-                        raise NPMatchError(f"{problem}, or take it out")
+                        raise NPMatchError(f"{problem}, or remove it")
                     yield os.path.join(where, name), label
 
 
