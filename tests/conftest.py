@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import npmatch
+from npmatch.distributed.collective import traffic
 from tiny import train_tiny
 
 
@@ -11,6 +13,15 @@ from tiny import train_tiny
 def one_thread():
     """Small tensors: more threads would only wait for one another."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def one_rank():
+    """A process group of one rank, whose traffic is counted from zero."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    traffic.clear()
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What one rank of a test does, in a process of its own: 20 steps of every algorithm on one global batch."""
+"""One rank, in its own process: 20 steps of every algorithm on one global batch."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from npmatch.training import Display, save_tensors
 from npmatch.types import Batch, Step
 
 STEPS = 20
-# So few steps make nothing sure of itself: thresholds that let some images through and hold some back.
+# After so few steps predictions are uncertain: these thresholds trust some images and not others.
 NP = {"algorithm.confidence": 0.13, "algorithm.max_entropy": 2.285, "algorithm.samples": 3, "algorithm.bank": 200}
 CASES = {
     "npmatch-js": ("npmatch", {**NP, "algorithm.divergence": "js"}),
@@ -51,7 +51,7 @@ CASES = {
 
 
 class WithANormBehind(Algorithm):
-    """A user's own, whose norm sees the features of the whole batch on every rank."""
+    """A user's algorithm with a batch norm on the features of the whole batch, on every rank."""
 
     def __init__(self, backbone, task, config=None):
         super().__init__(backbone, task, config)
@@ -65,7 +65,7 @@ class WithANormBehind(Algorithm):
 
 
 def train_cases(rank: int, world: int, folder: Path) -> None:
-    """Writes losses and final state of every case; world 0 is one process without a group."""
+    """Writes losses and final state of every case; world 0 is one process without a process group."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     if world:
@@ -75,7 +75,7 @@ def train_cases(rank: int, world: int, folder: Path) -> None:
         save_tensors(folder / f"{name}-{world}-{rank}.safetensors", train_case(name))
     if world:
         dist.destroy_process_group()
-    os._exit(0)  # libraries' own farewells take longer than the test
+    os._exit(0)  # the exit handlers of libraries take longer than the test
 
 
 def train_case(name: str) -> dict[str, torch.Tensor]:
@@ -85,7 +85,7 @@ def train_case(name: str) -> dict[str, torch.Tensor]:
     dataset = load_dataset("digits")
     split = make_split(dataset, config.data.labels, config.seed)
     trainer, _ = build(config, dataset, split, torch.device("cpu"), Display("", 0, quiet=True))
-    trainer.algorithm.double().train()  # buffers that were given in float32 as well
+    trainer.algorithm.double().train()  # also buffers that were created in float32
     trainer.make_views = in_double(trainer.make_views)
     values: dict[str, list[float]] = {}
     for raw in trainer.stream.batches(0, STEPS):
@@ -97,7 +97,7 @@ def train_case(name: str) -> dict[str, torch.Tensor]:
 
 
 def in_double(make_views):
-    """Views are made in float32, as ever, and handed on in float64."""
+    """Makes the views in float32, as usual, and converts them to float64."""
 
     def make(raw) -> Batch:
         torch.set_default_dtype(torch.float32)

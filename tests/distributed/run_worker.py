@@ -1,4 +1,4 @@
-"""What one rank of two does in tests of whole runs: train, stop, go on, evaluate, predict."""
+"""One rank of two in tests of whole runs: trains, stops, resumes, evaluates, predicts."""
 
 import json
 import os
@@ -15,34 +15,34 @@ from npmatch.training.loop import Trainer
 from tiny import stop_tiny, train_tiny
 
 WORLD = 2
-BATCHES = {"training__eval_batch": 100}  # so that ranks take turns at the 360 test images
+BATCHES = {"training__eval_batch": 100}  # so that the ranks share the 360 test images
 
 
 def do_everything(rank: int, folder: Path) -> None:
-    """Each thing in its own folder; what cannot be read from there goes into told-RANK.json."""
+    """Each run has its own folder; other results go into results-RANK.json."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
-    told = {}
+    results = {}
     run = train_tiny(folder / "straight", **BATCHES)
-    told["scores"] = run.scores
+    results["scores"] = run.scores
     stop_tiny(folder / "stopped", 12, **BATCHES)
     stop_tiny(folder / "stopped-for-one", 12, **BATCHES)
     train_tiny(folder / "stopped", resume=True, **BATCHES)
     train_tiny(folder / "local-norm", training__sync_norm=False)
-    told["signal"] = stopped_by_signal(folder / "signal", rank)
-    told["uneven"] = refused(folder / "uneven", training__batch=9)
-    told["again"] = refused(folder / "straight")
-    told["evaluation"] = npmatch.evaluate_run(run.folder).prediction.probs.tolist()
+    results["signal"] = stopped_by_signal(folder / "signal", rank)
+    results["uneven"] = refused(folder / "uneven", training__batch=9)
+    results["again"] = refused(folder / "straight")
+    results["evaluation"] = npmatch.evaluate_run(run.folder).prediction.probs.tolist()
     pictures = folder / "pictures"
-    told["predicted"] = predict_files(npmatch.load(run.folder), [pictures], folder / "two.csv", batch_size=3)
-    (folder / f"told-{rank}.json").write_text(json.dumps(told))
+    results["predicted"] = predict_files(npmatch.load(run.folder), [pictures], folder / "two.csv", batch_size=3)
+    (folder / f"results-{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
     os._exit(0)
 
 
 def stopped_by_signal(folder: Path, rank: int) -> list[int]:
-    """Only the last rank is asked to stop, after its third step; says after which step this rank did, and its code."""
+    """Only the last rank gets the signal, after its third step; returns this rank's last step and its exit code."""
     take_step = Trainer.take_step
 
     def signalled(self, raw):
@@ -61,6 +61,7 @@ def stopped_by_signal(folder: Path, rank: int) -> list[int]:
 
 
 def refused(folder: Path, **changes) -> list[str]:
+    """Type and message of the error with which a run is refused."""
     try:
         train_tiny(folder, **changes)
     except NPMatchError as error:

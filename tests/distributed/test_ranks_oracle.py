@@ -1,4 +1,4 @@
-"""Two and three ranks against one process with the same global batch: the method does not know how many there are."""
+"""Two and three ranks against one process with the same global batch: the number of ranks changes no result."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from starting import run_together
 
 from npmatch.training import load_tensors
 
-WORLDS = {0: 1, 2: 2, 3: 3}  # 0: one process without a group
+WORLDS = {0: 1, 2: 2, 3: 3}  # 0: one process without a process group
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """(case, world, rank) → what that rank ended with; each world is started once for all cases."""
+    """(case, world, rank) → that rank's logs and final state; each world is started once for all cases."""
     folder = tmp_path_factory.mktemp("ranks")
     run_together(train_cases, [(rank, world, folder) for world, ranks in WORLDS.items() for rank in range(ranks)])
     return lambda case, world, rank: load_tensors(folder / f"{case}-{world}-{rank}.safetensors")[0]
@@ -27,16 +27,16 @@ def test_ranks_agree_with_one_process(outcomes, case, world):
     for name, expected in alone.items():
         if expected.is_floating_point():
             torch.testing.assert_close(first[name], expected, rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
-        else:  # curriculum, positions of banks: equal
+        else:  # curriculum, positions of banks
             assert torch.equal(first[name], expected), name
-    for rank in range(1, world):  # the other ranks have what the first has, to the bit
+    for rank in range(1, world):  # all ranks are equal to rank zero, to the bit
         other = outcomes(case, world, rank)
         different = [name for name in first if not torch.equal(first[name], other[name])]
         assert not different
 
 
 def test_the_cases_trust_some_images_and_not_others(outcomes):
-    """So that an equal curriculum is not the equality of two empty ones."""
+    """Shows that the curricula compared above are not empty."""
     for case in ("npmatch-js", "npmatch-js_dual", "npmatch-kl", "fixmatch", "uda", "comatch", "semco"):
         trusted = outcomes(case, 0, 0)["log/trusted"]
         assert 0.02 < trusted.mean() < 0.98, (case, trusted)

@@ -1,4 +1,4 @@
-"""What only torchrun can show: a rank that dies, and a run that goes on by itself."""
+"""Runs under torchrun: a killed rank, NCCL on one GPU, two hosts with a network between them."""
 
 import os
 import shutil
@@ -27,16 +27,16 @@ def torchrun(*words: str) -> subprocess.Popen:
 
 
 def children(parent: int) -> list[int]:
-    """Processes that `parent` started, by what /proc tells."""
-    found = []
+    """The child processes of `parent`, from /proc."""
+    ids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found.append(int(folder.name))
-    return found
+            ids.append(int(folder.name))
+    return ids
 
 
 def rank_of(process: int) -> str | None:
@@ -46,7 +46,7 @@ def rank_of(process: int) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["0", "1"])
-def test_a_killed_rank_leads_to_a_resume_without_a_hand(tmp_path, victim):
+def test_after_a_killed_rank_torchrun_resumes_the_run(tmp_path, victim):
     train = ["-m", "npmatch", "train", *SETTINGS, "--quiet", "--out"]
     launcher = torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=2", *train, str(tmp_path / "killed"))
     while not list((tmp_path / "killed" / "checkpoints").glob("step-*0.safetensors")):
@@ -54,8 +54,8 @@ def test_a_killed_rank_leads_to_a_resume_without_a_hand(tmp_path, victim):
         time.sleep(0.05)
     (process,) = (child for child in children(launcher.pid) if rank_of(child) == victim)
     os.kill(process, signal.SIGKILL)
-    told = launcher.communicate(timeout=300)[0]
-    assert launcher.returncode == 0, told
+    printed = launcher.communicate(timeout=300)[0]
+    assert launcher.returncode == 0, printed
     undisturbed = torchrun("--standalone", "--nproc-per-node=2", *train, str(tmp_path / "undisturbed"))
     assert undisturbed.communicate(timeout=300)[0] is not None
     clocks = ("seconds", "images_per_second")
@@ -79,8 +79,8 @@ def test_one_rank_on_nccl_trains_as_one_process_does(tmp_path, graph):
     launcher = torchrun(
         *("--standalone", "--nproc-per-node=1", "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "nccl"))
     )
-    told = launcher.communicate(timeout=500)[0]
-    assert launcher.returncode == 0, told
+    printed = launcher.communicate(timeout=500)[0]
+    assert launcher.returncode == 0, printed
     alone = [sys.executable, "-m", "npmatch", "train", *settings, "--out", str(tmp_path / "alone")]
     subprocess.run(alone, check=True, capture_output=True)
     losses = [[r["loss"] for r in RunFolder(tmp_path / n).records() if r["kind"] == "train"] for n in ("nccl", "alone")]
@@ -101,7 +101,7 @@ def test_two_ranks_with_a_network_between_them_train_as_on_one_host(tmp_path):
     assert int(done.stdout.rsplit(maxsplit=1)[-1]) > 100_000  # bytes that went over the cable
     train = ["-m", "npmatch", "train", *words, "--device", "cpu", "--out", str(tmp_path / "one-host")]
     launcher = torchrun("--standalone", "--nproc-per-node=2", *train)
-    told = launcher.communicate(timeout=300)[0]
-    assert launcher.returncode == 0, told
+    printed = launcher.communicate(timeout=300)[0]
+    assert launcher.returncode == 0, printed
     models = [load_tensors(tmp_path / name / "model.safetensors")[0] for name in ("apart", "one-host")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])

@@ -1,4 +1,4 @@
-"""What one rank of two does in tests of bad ends, started as torchrun would start it: verbs that fail on one rank."""
+"""One rank of two in tests of errors, started as torchrun would start it: commands that fail on one rank."""
 
 import contextlib
 import errno
@@ -28,8 +28,8 @@ WORLD = 2
 WORDS = ["--device", "cpu", "--quiet", *(f"{key}={value}" for key, value in TINY.items())]
 
 
-def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
-    """The exit code and standard error of each case of a group go into ended-GROUP-RANK.json."""
+def run_cases(rank: int, folder: Path, port: int, group: str) -> None:
+    """Writes the exit code and standard error of each case of a group to ended-GROUP-RANK.json."""
     torch.set_num_threads(1)
     os.environ |= {
         "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
@@ -39,10 +39,10 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
     ended = {}
 
     def case(name: str, verb: str, *words: str, only: int | None = None, patched=None) -> None:
-        """Runs a verb; `patched` on one rank only."""
-        told = io.StringIO()
-        with contextlib.redirect_stderr(told), patched if only == rank else contextlib.nullcontext():
-            ended[name] = [main([verb, *words]), told.getvalue()]
+        """Runs a command, with the patch `patched` on rank `only`."""
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed), patched if only == rank else contextlib.nullcontext():
+            ended[name] = [main([verb, *words]), printed.getvalue()]
         (folder / f"ended-{group}-{rank}.json").write_text(json.dumps(ended))
 
     digits = ["digits-40", *WORDS]
@@ -80,14 +80,14 @@ def end_badly(rank: int, folder: Path, port: int, group: str) -> None:
 
 
 def waiting(seconds: float, timeout: float) -> str:
-    """What the first rank makes, though it takes longer than collectives wait for one another."""
+    """The result of a task of rank zero that takes longer than the timeout of collectives."""
     impatient = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
     with patch.object(dist, "init_process_group", impatient), ranks.process_group(torch.device("cpu")):
         return ranks.on_rank_zero(lambda: time.sleep(seconds) or "made")
 
 
 def unreadable(at: int):
-    """From a step's image on, no file can be read."""
+    """After `at` reads, no image can be read."""
     take, calls = FileImages.take, []
 
     def taken(self, index):
@@ -100,7 +100,7 @@ def unreadable(at: int):
 
 
 def data_of(root: Path):
-    """A machine on which other images lie in the place of the data."""
+    """A machine with other images in the folder of the data."""
     load = start.load_configured
     return patch.object(start, "load_configured", lambda config, listing: load(replace(config, root=str(root))))
 

@@ -1,17 +1,17 @@
-"""When one rank cannot go on all end, at once and in one voice; and torchrun's restarts open no run of others."""
+"""Errors on one rank end all ranks with one message; a torchrun that restarts resumes only its own run."""
 
 import json
 
 import numpy as np
 import pytest
 import torch.distributed as dist
-from ending_worker import WORLD, end_badly
+from failing_worker import WORLD, run_cases
 from PIL import Image
 from starting import run_together
 
 from tiny import stop_tiny
 
-# After one of the last three a process is good for no more.
+# Each group runs in new processes: after one of the last three errors a process cannot be used any more.
 GROUPS = ("in-order", "patience", "unreadable", "full-disk", "dead")
 
 
@@ -30,21 +30,21 @@ def draw_pictures(folder, tests):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Of every case, what each rank ended with: an exit code and the lines it told."""
+    """Case → exit code and standard error of each rank."""
     folder = tmp_path_factory.mktemp("endings")
     draw_pictures(folder / "pictures", tests=4)
-    draw_pictures(folder / "others", tests=5)  # only the test images are others
+    draw_pictures(folder / "others", tests=5)  # only the test images differ
     (folder / "pictures" / "test" / "dark" / "broken.png").write_bytes(b"not a picture")
     (folder / "a-file").write_text("")
     stop_tiny(folder / "strangers", 12)
-    # torchrun's store, which outlives its ranks.
+    # torchrun's store, which lives longer than its ranks.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    told = [{} for _ in range(WORLD)]
+    results = [{} for _ in range(WORLD)]
     for group in GROUPS:
-        run_together(end_badly, [(rank, folder, store.port, group) for rank in range(WORLD)])
+        run_together(run_cases, [(rank, folder, store.port, group) for rank in range(WORLD)])
         for rank, file in enumerate(sorted(folder.glob(f"ended-{group}-*.json"))):
-            told[rank] |= json.loads(file.read_text())
-    return lambda case: [one.get(case) for one in told]
+            results[rank] |= json.loads(file.read_text())
+    return lambda case: [result.get(case) for result in results]
 
 
 @pytest.mark.parametrize(
@@ -60,44 +60,44 @@ def ended(tmp_path_factory):
         ("no run", "none: no such run"),
         ("no format", "unknown output format '.txt'"),
         ("no folder", "out.csv: cannot be written"),
-        ("other files", "rank 1 finds other files than the first rank"),
+        ("other files", "rank 1 finds other files than rank 0"),
         ("restarted elsewhere", "strangers: holds a run already"),
     ],
 )
-def test_the_first_rank_tells_it_in_one_line(ended, case, words):
-    (code, told), (other_code, silence) = ended(case)
+def test_rank_zero_reports_it_in_one_line(ended, case, words):
+    (code, printed), (other_code, other_printed) = ended(case)
     assert (code, other_code) == (2, 2)
-    assert told.startswith("npmatch: ")
-    assert told.count("\n") == 1
-    assert words in told
-    assert silence == ""
+    assert printed.startswith("npmatch: ")
+    assert printed.count("\n") == 1
+    assert words in printed
+    assert other_printed == ""
 
 
-def test_what_another_rank_alone_has_met_that_one_tells(ended):
-    (code, silence), (other_code, told) = ended("unreadable")
+def test_an_error_on_another_rank_is_reported_by_that_rank(ended):
+    (code, printed), (other_code, other_printed) = ended("unreadable")
     assert (code, other_code) == (2, 2)
-    assert silence == ""
-    assert told == "npmatch: rank 1: x.png: not a readable image\n"
+    assert printed == ""
+    assert other_printed == "npmatch: rank 1: x.png: not a readable image\n"
 
 
-def test_a_rank_that_dies_without_a_word_ends_the_other_with_one(ended):
-    (code, told), other = ended("dead")
+def test_a_rank_that_dies_silently_ends_the_other_with_a_message(ended):
+    (code, printed), other = ended("dead")
     assert other is None
     assert code == 2
-    assert told.startswith("npmatch: lost contact with another rank")
-    assert told.count("\n") == 1
+    assert printed.startswith("npmatch: lost contact with another rank")
+    assert printed.count("\n") == 1
 
 
-def test_a_restart_goes_on_with_the_run_it_began(ended):
+def test_a_restart_resumes_the_run_of_the_same_torchrun(ended):
     assert [code for code, _ in ended("run")] == [0, 0]
     assert [code for code, _ in ended("restarted")] == [0, 0]
 
 
-def test_only_the_rank_that_tells_ends_with_an_error_code(ended):
-    """torchrun ends all ranks once one has ended badly, be the table whole or not."""
+def test_skipped_files_are_an_exit_code_of_rank_zero_only(ended):
+    """torchrun kills all ranks once one has failed, even if the table is not complete yet."""
     assert [code for code, _ in ended("skipped")] == [1, 0]
 
 
-def test_the_others_wait_for_the_first_as_long_as_its_task_takes(ended):
-    """It alone looks at all images before a run; of millions that takes longer than collectives wait."""
+def test_the_other_ranks_wait_for_rank_zero_as_long_as_its_task_takes(ended):
+    """Rank zero alone reads all images before a run; for millions that takes longer than collectives wait."""
     assert ended("patience") == ["made", "made"]
