@@ -1,4 +1,4 @@
-"""A network that does nothing: images are their own logits, so a step can be worked out by hand."""
+"""A network that is the identity: images are their own logits, so a step can be computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The public battery: it passes for every algorithm here, and each promise has a liar that it catches."""
+"""check_algorithm: it passes for every algorithm here, and for each promise it catches an algorithm that breaks it."""
 
 from dataclasses import dataclass
 
@@ -119,7 +119,7 @@ class NaNWithoutTrust(Honest):
 
 
 @pytest.mark.parametrize(
-    ("liar", "complaint"),
+    ("broken", "complaint"),
     [
         (HostReader, "waits for the device"),
         (RowSelector, "nonzero|mask"),
@@ -134,6 +134,6 @@ class NaNWithoutTrust(Honest):
         (NaNWithoutTrust, "not finite|finite 0-d"),
     ],
 )
-def test_the_battery_catches_a_broken_algorithm(liar, complaint):
+def test_a_broken_algorithm_is_caught(broken, complaint):
     with pytest.raises(AssertionError, match=complaint):
-        check_algorithm(liar)
+        check_algorithm(broken)

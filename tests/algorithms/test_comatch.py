@@ -30,7 +30,7 @@ def unit(v: list[float]) -> list[float]:
     return [x / math.sqrt(dot(v, v)) for x in v]
 
 
-def look(a, images) -> tuple[list[list[float]], list[list[float]]]:
+def predict_each(a, images) -> tuple[list[list[float]], list[list[float]]]:
     """Log-probabilities and unit embeddings of images, one by one."""
     features = [a.model.features(image[None]) for image in images]
     log_p = [log_softmax(a.model.head(f)[0].tolist()) for f in features]
@@ -38,7 +38,7 @@ def look(a, images) -> tuple[list[list[float]], list[list[float]]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"bank": 16}, {"confidence": 0.2, "graph_threshold": 0.1, "window": 2}])
-def test_it_passes_the_battery(options):
+def test_it_passes_all_checks(options):
     assert check_algorithm(CoMatch, CoMatch.Config(**options)) is None
 
 
@@ -58,15 +58,15 @@ def test_the_pseudo_label_graph_against_loops():
 
 @pytest.mark.parametrize("warm", [0, 3])
 def test_smoothing_and_loss_against_loops(warm):
-    """A whole step again, with an empty memory and with one that three steps have filled."""
+    """A whole step computed again, with an empty memory and with one that three steps have filled."""
     a = algorithm(graph_threshold=0.3, unlabeled_weight=0.7, contrastive_weight=5.0, bank=60)
     take_steps(a, range(warm))
-    a.model.eval()  # batch norm out of the way, so that images can be looked at one by one
+    a.model.eval()  # without batch statistics, so that images can be passed one by one
     batch = make_batch(a, seed=9)
-    log_x, z_x = look(a, batch.x)
-    log_weak, z_weak = look(a, batch.weak[0])
-    log_strong, z_strong = look(a, batch.strong[0])
-    _, z_other = look(a, batch.strong[1])
+    log_x, z_x = predict_each(a, batch.x)
+    log_weak, z_weak = predict_each(a, batch.weak[0])
+    log_strong, z_strong = predict_each(a, batch.strong[0])
+    _, z_other = predict_each(a, batch.strong[1])
 
     held = min(warm * (BATCH + U), 60)
     memory_z, memory_p = a.memory.embeddings[:held].tolist(), a.memory.probs[:held].tolist()
@@ -83,7 +83,7 @@ def test_smoothing_and_loss_against_loops(warm):
         near = [math.exp(dot(z, other) / 0.2) for other in memory_z]
         neighbours = [sum(w * other[k] for w, other in zip(near, memory_p, strict=True)) for k in range(CLASSES)]
         q.append([0.9 * p[-1][k] + 0.1 * neighbours[k] / sum(near) for k in range(CLASSES)])
-    threshold = sorted(max(row) for row in q)[U // 2] - 1e-6  # half of them are sure enough
+    threshold = sorted(max(row) for row in q)[U // 2] - 1e-6  # half of them are confident enough
     a.config = dataclasses.replace(a.config, confidence=threshold)
 
     loss_x = -sum(row[y] for row, y in zip(log_x, batch.y.tolist(), strict=True)) / BATCH
@@ -119,7 +119,7 @@ def test_targets_carry_no_gradient_and_one_pass_sees_all_views():
     assert sizes == [BATCH + 3 * U]
 
 
-def test_memory_and_window_are_saved_and_the_projection_is_no_part_of_the_model():
+def test_memory_and_window_are_saved_and_the_projection_is_not_part_of_the_model():
     a, b = algorithm(), algorithm()
     take_steps(a, range(3))
     b.load_state_dict(a.state_dict())

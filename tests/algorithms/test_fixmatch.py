@@ -11,7 +11,7 @@ from npmatch.algorithms.fixmatch import FixMatch
 
 
 @pytest.mark.parametrize("weak_norm", ["joint", "own", "running"])
-def test_it_passes_the_battery(weak_norm):
+def test_it_passes_all_checks(weak_norm):
     assert check_algorithm(FixMatch, FixMatch.Config(confidence=0.3, weak_norm=weak_norm)) is None
 
 

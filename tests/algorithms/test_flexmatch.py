@@ -13,7 +13,7 @@ from npmatch.algorithms.flexmatch import FlexMatch
 
 
 @pytest.mark.parametrize("weak_norm", ["joint", "own", "running"])
-def test_it_passes_the_battery(weak_norm):
+def test_it_passes_all_checks(weak_norm):
     assert check_algorithm(FlexMatch, FlexMatch.Config(confidence=0.3, weak_norm=weak_norm)) is None
 
 

@@ -1,4 +1,4 @@
-"""Vectors of class names: what the embedded file covers, and files of a user's own, broken and hostile ones too."""
+"""Embeddings of class names: what the embedded file covers, and a user's files, also broken and hostile ones."""
 
 import pickle
 from importlib.resources import files
@@ -61,7 +61,7 @@ def test_near_names_are_nearer_than_far_ones(name, near, far):
     assert cosine(name, near) > cosine(name, far) + 0.1
 
 
-def test_an_npz_of_ones_own(tmp_path):
+def test_a_users_npz(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, names=np.array(["Red Kite", "jay"]), vectors=np.array([[1, 2], [3, 4]], dtype=np.float16))
     assert load_label_embeddings(["jay", "red_kite"], str(path)).tolist() == [[3, 4], [1, 2]]
@@ -71,7 +71,7 @@ def test_an_npz_of_ones_own(tmp_path):
 def test_a_text_of_word_vectors(tmp_path, header):
     path = tmp_path / "vectors.txt"
     path.write_text(header + "red 1 0\nKite 0 1\npine_tree 5 5\nred 9 9\n", encoding="utf-8")
-    # Whole names first, then the mean of the words that are there; of two lines for a word the first counts.
+    # A vector of the whole name first, else the mean of its known words; of two lines for a word the first counts.
     names = ["RED", "red-kite", "Pine tree", "unheard kite"]
     assert load_label_embeddings(names, str(path)).tolist() == [[1, 0], [0.5, 0.5], [5, 5], [0, 1]]
 
@@ -88,7 +88,7 @@ def test_an_unknown_class_is_named_with_the_key_to_set(tmp_path, file):
 
 
 class Hostile:
-    """Unpickled, it leaves a file behind."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, target):
         self.target = target
@@ -123,13 +123,13 @@ def test_a_pickle_inside_an_npz_is_not_run(tmp_path, array):
         ({"names": np.array(["cat"]), "vectors": np.full((1, 3), np.nan)}, "finite"),
     ],
 )
-def test_a_broken_npz_is_said_so(tmp_path, arrays, complaint):
+def test_a_broken_npz_is_refused(tmp_path, arrays, complaint):
     np.savez(tmp_path / "broken.npz", **arrays)
     with pytest.raises(NPMatchError, match=complaint):
         load_label_embeddings(["cat"], str(tmp_path / "broken.npz"))
 
 
-def test_a_single_array_under_the_name_of_an_npz_is_said_so(tmp_path):
+def test_a_single_array_named_npz_is_refused(tmp_path):
     with (tmp_path / "single.npz").open("wb") as file:
         np.save(file, np.ones((1, 3)))
     with pytest.raises(NPMatchError, match=r"single\.npz: not an \.npz with"):
@@ -137,7 +137,7 @@ def test_a_single_array_under_the_name_of_an_npz_is_said_so(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["cat one two\n", "dog 1 2\ncat 1 2 3\n", "cat\n", "cat nan 1\n"])
-def test_a_broken_text_is_said_so_with_its_line(tmp_path, text):
+def test_a_broken_text_is_refused_with_its_line(tmp_path, text):
     (tmp_path / "broken.txt").write_text(text)
     with pytest.raises(NPMatchError, match=r"broken\.txt, line \d"):
         load_label_embeddings(["dog", "cat"], str(tmp_path / "broken.txt"))

@@ -13,19 +13,19 @@ U = BATCH * RATIO
 
 
 def probabilities(a, image) -> list[float]:
-    """Of one image alone, the softmax in plain Python."""
+    """The class probabilities of one image, with the softmax in plain Python."""
     logits = a.model.head(a.model.features(image[None]))[0].tolist()
     total = sum(math.exp(v) for v in logits)
     return [math.exp(v) / total for v in logits]
 
 
-def test_it_passes_the_battery():
+def test_it_passes_all_checks():
     assert check_algorithm(MixMatch) is None
 
 
 def test_the_guess_is_the_sharpened_average_over_views():
     a = make_algorithm(MixMatch)
-    a.model.eval()  # batch norm out of the way, so that images can be looked at one by one
+    a.model.eval()  # without batch statistics, so that images can be passed one by one
     batch = make_batch(a)
     for i, q in enumerate(a.guess(batch.weak).tolist()):
         first, second = (probabilities(a, view[i]) for view in batch.weak)
@@ -79,4 +79,4 @@ def test_all_mixed_images_share_one_batch_norm_batch_and_guesses_carry_no_gradie
     a.model.backbone.norm.register_forward_hook(lambda module, x, out: sizes.append((len(out), out.requires_grad)))
     a.loss(make_batch(a), torch.tensor(0.5))
     assert sizes == [(2 * U, False), (BATCH + 2 * U, True)]
-    assert a.model.backbone.norm.num_batches_tracked == 1, "the guesses' pass leaves no trace"
+    assert a.model.backbone.norm.num_batches_tracked == 1, "the guesses' pass must not update the statistics"

@@ -1,7 +1,8 @@
-"""Meta Pseudo Labels: who moves when, what the feedback is, and which way it pushes."""
+"""Meta Pseudo Labels: which network each update changes, the value of the feedback, and its direction."""
 
 import copy
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -31,8 +32,8 @@ def same(first, second):
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-class Watch:
-    """An update that remembers the losses, and both networks before and after each of them."""
+class Recording:
+    """An update that records the losses, and the weights of both networks before and after each of them."""
 
     def __init__(self, a, update):
         self.a, self.update, self.losses = a, update, []
@@ -46,17 +47,17 @@ class Watch:
 
 
 @pytest.mark.parametrize("options", [{}, {"fresh_teacher": False}, {"finetune": 0.6, "uda_ramp": 0.0}])
-def test_passes_the_battery(options):
+def test_it_passes_all_checks(options):
     assert check_algorithm(MetaPseudoLabels, MetaPseudoLabels.Config(**options)) is None
 
 
 def test_the_first_update_moves_the_student_alone_and_the_second_the_teacher_alone():
     a = algorithm()
-    watch = Watch(a, Update(a, TrainingConfig(momentum=0.9)))
-    for _ in range(2):  # the second time there is momentum and weight decay to move what must stand still
-        take_step(a, watch)
-    assert [same(*pair) for pair in zip(watch.student, watch.student[1:], strict=False)] == [False, True, False, True]
-    assert [same(*pair) for pair in zip(watch.teacher, watch.teacher[1:], strict=False)] == [True, False, True, False]
+    recording = Recording(a, Update(a, TrainingConfig(momentum=0.9)))
+    for _ in range(2):  # in the second step momentum and weight decay could also change the other network
+        take_step(a, recording)
+    unchanged = [[same(*pair) for pair in pairwise(each)] for each in (recording.student, recording.teacher)]
+    assert unchanged == [[False, True, False, True], [True, False, True, False]]
 
 
 def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
@@ -67,10 +68,10 @@ def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
     t_x, t_weak, t_strong = old_teacher.head(old_teacher.backbone(everything)).split([6, 18, 18])
     sharpened = [weak.softmax(-1) ** (1 / 0.7) / (weak.softmax(-1) ** (1 / 0.7)).sum() for weak in t_weak]
     surest = torch.stack(sharpened).amax(-1).detach().sort().values
-    threshold = float(surest[8:10].mean())  # half of them are above it: an untrained teacher is unsure
+    threshold = float(surest[8:10].mean())  # half of them are above it, as an untrained teacher is not confident
     a.config = replace(a.config, confidence=threshold)
-    watch = Watch(a, Update(a, options))
-    step = take_step(a, watch, progress=1 / 120, batch=batch)  # λ is half of 8
+    recording = Recording(a, Update(a, options))
+    step = take_step(a, recording, progress=1 / 120, batch=batch)  # λ is half of 8
     torch.manual_seed(7)
     pseudo = draw(t_strong.softmax(-1))
     assert torch.equal(step.pseudo, pseudo)
@@ -79,7 +80,7 @@ def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
     images = torch.cat([batch.x, batch.strong[0]])
     s_x, s_strong = old_student.head(old_student.backbone(images)).split([6, 18])
     student_loss = F.cross_entropy(s_strong, pseudo)
-    torch.testing.assert_close(watch.losses[0], student_loss.detach())
+    torch.testing.assert_close(recording.losses[0], student_loss.detach())
     optimiser = torch.optim.SGD(
         [
             {"params": [p for p in old_student.parameters() if p.dim() > 1], "weight_decay": options.weight_decay},
@@ -106,11 +107,11 @@ def test_the_losses_and_the_feedback_are_the_papers_with_a_copied_student():
     assert len(terms) == 9
     loss_uda = sum(terms)
     expected = loss_labeled + 4 * loss_uda + (change - 0.03) * F.cross_entropy(t_strong, pseudo)
-    torch.testing.assert_close(watch.losses[1], expected.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(recording.losses[1], expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_labels_that_helped_become_likelier_and_labels_that_harmed_unlikelier():
-    """The same teacher, batch and labels; the student is moved down, not at all, or up its labelled loss."""
+    """The same teacher, batch and labels; the student's step lowers, keeps or raises its labelled loss."""
     likelihood = {}
     for student_moves in ("down", "nowhere", "up"):
         a = algorithm()
@@ -155,15 +156,15 @@ def test_right_labels_give_positive_feedback_and_wrong_ones_negative(label):
 
 def test_fine_tuning_uses_the_labelled_loss_alone_and_gives_no_feedback():
     results = []
-    for teacher_bias in (0.0, 50.0):  # two teachers with other labels
+    for teacher_bias in (0.0, 50.0):  # two teachers that give different labels
         a = algorithm()
         a.baseline.fill_(0.25)
         with torch.no_grad():
             a.teacher.head.bias[1] += teacher_bias
-        watch = Watch(a, Update(a, TrainingConfig()))
-        step = take_step(a, watch, progress=0.985)
-        results.append((watch.student[-1], step.pseudo))
-        torch.testing.assert_close(watch.losses[0], step.logs["loss_student_labeled"])
+        recording = Recording(a, Update(a, TrainingConfig()))
+        step = take_step(a, recording, progress=0.985)
+        results.append((recording.student[-1], step.pseudo))
+        torch.testing.assert_close(recording.losses[0], step.logs["loss_student_labeled"])
         assert step.logs["feedback"] == 0
         assert a.baseline == 0.25
     assert not torch.equal(results[0][1], results[1][1])

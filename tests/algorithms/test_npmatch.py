@@ -1,4 +1,4 @@
-"""NP-Match's step against the paper, computed another way."""
+"""NP-Match's step against the paper, computed with loops and row selection."""
 
 import dataclasses
 import itertools
@@ -21,13 +21,13 @@ def algorithm(**options) -> NPMatch:
     ("targets", "divergence", "alignment"),
     list(itertools.product(["all", "trusted", "split"], ["js", "js_dual", "kl"], [False, True])),
 )
-def test_every_reading_passes_the_battery(targets, divergence, alignment):
+def test_every_reading_passes_all_checks(targets, divergence, alignment):
     config = NPMatch.Config(targets=targets, divergence=divergence, alignment=alignment, max_entropy=5.0)
     assert check_algorithm(NPMatch, config) is None
 
 
 @pytest.mark.parametrize("weak_norm", ["own", "running"])
-def test_weak_views_apart_pass_the_battery(weak_norm):
+def test_weak_views_in_their_own_pass_pass_all_checks(weak_norm):
     config = NPMatch.Config(weak_norm=weak_norm, decoder_width="features", average="logits", alpha=0.5)
     assert check_algorithm(NPMatch, config) is None
 
@@ -36,9 +36,9 @@ def test_weak_views_apart_pass_the_battery(weak_norm):
 @pytest.mark.parametrize("divergence", ["js", "js_dual", "kl"])
 @pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
 def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence, unlabeled_mean):
-    """The whole of a step again: rows selected instead of masked, Python loops over T and n, points concatenated."""
+    """A whole step computed again: rows selected instead of masked, Python loops over T and n, points concatenated."""
     a = algorithm(targets=targets, divergence=divergence, divergence_weight=0.5, unlabeled_mean=unlabeled_mean)
-    a.model.eval()  # batch norm out of the way, so that features can be computed one by one
+    a.model.eval()  # without batch statistics, so that images can be passed one by one
     head, batch = a.head, make_batch(a, seed=1)
     a.curriculum.update(torch.arange(20), torch.arange(20) % 4, torch.ones(20, dtype=torch.bool))
     a.curriculum.threshold = 0.256
@@ -119,8 +119,8 @@ def test_the_uncertainty_gate_closes():
     assert step.logs["loss_unlabeled"] == 0
 
 
-def say(a: NPMatch, probs: list[list[float]], monkeypatch) -> tuple[list[int], list[bool]]:
-    """Pseudo-labels and trust where the head says these probabilities of unlabelled images 0, 1, …"""
+def pseudo_label(a: NPMatch, probs: list[list[float]], monkeypatch) -> tuple[list[int], list[bool]]:
+    """Pseudo-labels, and which are trusted, where the head predicts `probs` for unlabelled images 0, 1, …"""
     monkeypatch.setattr(a.head, "infer", lambda features, noise: torch.tensor([probs]).log())
     pseudo, keep = a.pseudo_label(torch.zeros(len(probs), 8), torch.arange(len(probs)))
     return pseudo.tolist(), keep.tolist()
@@ -128,17 +128,17 @@ def say(a: NPMatch, probs: list[list[float]], monkeypatch) -> tuple[list[int], l
 
 def test_the_curriculum_counts_what_is_confident_and_certain(monkeypatch):
     a = algorithm(max_entropy=0.15)
-    said = [[0.99, 0.004, 0.003, 0.003], [0.01, 0.96, 0.015, 0.015], [0.1, 0.1, 0.7, 0.1]]  # 0.07, 0.21, 0.94 nats
-    assert say(a, said, monkeypatch) == ([0, 1, 2], [True, False, False])
+    probs = [[0.99, 0.004, 0.003, 0.003], [0.01, 0.96, 0.015, 0.015], [0.1, 0.1, 0.7, 0.1]]  # 0.07, 0.21, 0.94 nats
+    assert pseudo_label(a, probs, monkeypatch) == ([0, 1, 2], [True, False, False])
     assert a.curriculum.assigned[:3].tolist() == [0, 4, 4]  # 4: unused
 
 
-def test_alignment_moves_confidence_and_not_uncertainty(monkeypatch):
-    said = [[0.98, 0.02, 0.0, 0.0], [0.98, 0.0, 0.02, 0.0], [0.98, 0.0, 0.0, 0.02]]  # class 0 is on everybody's lips
+def test_alignment_changes_confidence_and_not_uncertainty(monkeypatch):
+    probs = [[0.98, 0.02, 0.0, 0.0], [0.98, 0.0, 0.02, 0.0], [0.98, 0.0, 0.0, 0.02]]  # class 0 dominates
     for alignment, labels in ((False, [0, 0, 0]), (True, [1, 2, 3])):
         a = algorithm(max_entropy=0.15, alignment=alignment)
-        # Aligned, each is (¼, ¾) of two classes: 0.56 nats, which the gate would refuse, where 0.10 were.
-        assert say(a, said, monkeypatch) == (labels, [True, True, True])
+        # Aligned, each is (¼, ¾) of two classes: 0.56 nats, which max_entropy would refuse; before, it is 0.10 nats.
+        assert pseudo_label(a, probs, monkeypatch) == (labels, [True, True, True])
 
 
 def test_banks_take_context_and_target_rows():
@@ -150,10 +150,10 @@ def test_banks_take_context_and_target_rows():
 
 
 def test_uncertainty_is_the_entropy_of_the_averaged_prediction(monkeypatch):
-    """Samples that contradict one another: each is sure, their average is not. α is ½, as all points are alike."""
+    """Samples that disagree: each is certain, their average is not. α is ½, as all points are equal."""
     a = algorithm(samples=2)
-    sure = 50 * torch.eye(2, 4)[:, None]  # T 1 K
-    monkeypatch.setattr(a.head, "decode", lambda features, z, r: sure.expand(2, len(features), 4))
+    certain = 50 * torch.eye(2, 4)[:, None]  # T 1 K
+    monkeypatch.setattr(a.head, "decode", lambda features, z, r: certain.expand(2, len(features), 4))
     logs = a.loss(make_batch(a), torch.tensor(0.0)).logs
     assert float(logs["entropy_context"]) == pytest.approx(math.log(2))
     assert float(logs["entropy_target"]) == pytest.approx(math.log(2))

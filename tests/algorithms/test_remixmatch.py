@@ -1,4 +1,4 @@
-"""ReMixMatch's step against the paper, computed with loops; turns against PIL."""
+"""ReMixMatch's step against the paper, computed with loops; rotations against PIL."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ U = BATCH * RATIO
 
 
 def log_softmax(head, a, image) -> list[float]:
-    """Of one image alone, in plain Python."""
+    """Log-probabilities of one image, with the softmax in plain Python."""
     logits = head(a.model.features(image[None]))[0].tolist()
     total = math.log(sum(math.exp(v) for v in logits))
     return [v - total for v in logits]
@@ -26,12 +26,12 @@ def cross_entropy(target, log_p) -> float:
     return -sum(t * v for t, v in zip(target, log_p, strict=True))
 
 
-def test_it_passes_the_battery():
+def test_it_passes_all_checks():
     assert check_algorithm(ReMixMatch) is None
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 3])
-def test_turns_agree_with_pil(turn):
+def test_rotations_agree_with_pil(turn):
     pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
     turned = rotate_quarters(pixels, torch.full((5,), turn))
     for image, found in zip(pixels, turned, strict=True):
@@ -39,7 +39,7 @@ def test_turns_agree_with_pil(turn):
         assert np.array_equal(found.permute(1, 2, 0).numpy(), np.asarray(expected))
 
 
-def test_each_image_has_its_own_turn():
+def test_each_image_has_its_own_rotation():
     images, turns = torch.randn(6, 1, 4, 4), torch.tensor([3, 0, 2, 1, 1, 0])
     for image, turn, found in zip(images, turns.tolist(), rotate_quarters(images, turns), strict=True):
         assert torch.equal(found, torch.rot90(image, turn, (1, 2)))
@@ -47,8 +47,8 @@ def test_each_image_has_its_own_turn():
 
 def test_the_guess_is_aligned_with_the_labels_seen_and_sharpened():
     a = make_algorithm(ReMixMatch)
-    a.model.eval()  # batch norm out of the way, so that images can be looked at one by one
-    counts, means = Counter(range(CLASSES)), []  # one of each to begin with
+    a.model.eval()  # without batch statistics, so that images can be passed one by one
+    counts, means = Counter(range(CLASSES)), []  # counts start at one for each class
     for seed in range(3):
         batch = make_batch(a, seed)
         counts.update(batch.y.tolist())
@@ -111,10 +111,10 @@ def test_all_images_share_one_batch_norm_batch_and_guesses_carry_no_gradient():
     a.model.backbone.norm.register_forward_hook(lambda module, x, out: sizes.append((len(out), out.requires_grad)))
     a.loss(make_batch(a), torch.tensor(0.5))
     assert sizes == [(U, False), (BATCH + 5 * U, True)]
-    assert a.model.backbone.norm.num_batches_tracked == 1, "the guesses' pass leaves no trace"
+    assert a.model.backbone.norm.num_batches_tracked == 1, "the guesses' pass must not update the statistics"
 
 
-def test_what_alignment_remembers_is_saved_and_the_rotation_head_is_no_part_of_the_model():
+def test_the_alignment_is_saved_and_the_rotation_head_is_not_part_of_the_model():
     a, b = make_algorithm(ReMixMatch), make_algorithm(ReMixMatch)
     take_steps(a, range(3))
     b.load_state_dict(a.state_dict())

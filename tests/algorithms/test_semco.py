@@ -20,7 +20,7 @@ TWO_CLOSE_TWO_FAR = np.array([[1, 0.05, 0], [1, -0.05, 0], [0, 1, 0], [0, 0, 1]]
 
 @pytest.fixture
 def two_close(tmp_path):
-    """A file where cat and dog mean almost the same, and frog and ship nothing like it."""
+    """A file in which cat and dog have almost the same embedding, and frog and ship others."""
     path = tmp_path / "close.npz"
     np.savez(path, names=np.array(["cat", "dog", "frog", "ship"]), vectors=TWO_CLOSE_TWO_FAR)
     return str(path)
@@ -32,8 +32,8 @@ def algorithm(**options) -> SemCo:
 
 @pytest.mark.parametrize("own_labels", [True, False])
 @pytest.mark.parametrize("weak_norm", ["joint", "own"])
-def test_passes_the_battery(own_labels, weak_norm):
-    # The thresholds let some images through and hold some back.
+def test_it_passes_all_checks(own_labels, weak_norm):
+    # With these thresholds some images are trusted and some are not.
     config = SemCo.Config(own_labels=own_labels, weak_norm=weak_norm, confidence=0.3, similarity=0.05)
     assert check_algorithm(SemCo, config) is None
 
@@ -45,7 +45,7 @@ def test_groups_by_hand():
 
 
 def test_groups_are_chained():
-    """A class in reach of two others joins them, though they are not in reach of one another."""
+    """A class that is close to two others joins them, though those are not close to each other."""
     angles = torch.tensor([0.0, 0.6, 1.2, 3.0])  # 1 − cos 0.6 = 0.17, 1 − cos 1.2 = 0.64
     points = torch.stack([angles.cos(), angles.sin()], -1)
     expected = torch.block_diag(torch.full((3, 3), 1 / 3), torch.ones(1, 1))
@@ -56,7 +56,7 @@ def test_groups_are_chained():
 @torch.no_grad()
 def test_loss_is_the_papers_with_loops_over_images(two_close, own_labels):
     a = algorithm(own_labels=own_labels, label_embeddings=two_close)
-    a.model.eval()  # batch norm out of the way, so that features can be computed one by one
+    a.model.eval()  # without batch statistics, so that images can be passed one by one
     batch, e, members = make_batch(a, seed=1), a.embeddings, [[0, 1], [0, 1], [2], [3]]
 
     def cos(u, v):
@@ -66,7 +66,7 @@ def test_loss_is_the_papers_with_loops_over_images(two_close, own_labels):
         f = a.model.features(image[None])
         return a.model.head(f)[0], a.semantic(f)[0]
 
-    answers = []  # of weak views: confidence, label; similarity, label, target
+    labels = []  # of weak views: confidence, label; similarity, label, target
     for image in batch.weak[0]:
         logits, s = both(image)
         cosines = [cos(s, e[k]) for k in range(4)]
@@ -74,9 +74,9 @@ def test_loss_is_the_papers_with_loops_over_images(two_close, own_labels):
         group = members[means.index(max(means))]
         weight = {k: math.exp(cosines[k]) / sum(math.exp(cosines[j]) for j in group) for k in group}
         nearest, target = max(group, key=lambda k: cosines[k]), sum(weight[k] * e[k] for k in group)
-        answers.append((float(logits.softmax(-1).max()), int(logits.argmax()), max(means), nearest, target))
-    # Thresholds in the middle, so that each classifier is sure of half of the images.
-    enough, enough_s = (sum(sorted(answer[i] for answer in answers)[8:10]) / 2 for i in (0, 2))
+        labels.append((float(logits.softmax(-1).max()), int(logits.argmax()), max(means), nearest, target))
+    # Thresholds at the median, so that each classifier trusts half of the images.
+    enough, enough_s = (sum(sorted(label[i] for label in labels)[8:10]) / 2 for i in (0, 2))
     a.config = dataclasses.replace(a.config, confidence=enough, similarity=enough_s)
 
     loss_x = loss_s_x = loss_u = loss_s_u = 0.0
@@ -84,7 +84,7 @@ def test_loss_is_the_papers_with_loops_over_images(two_close, own_labels):
         logits, s = both(image)
         loss_x += -float(logits.log_softmax(-1)[y]) / 6
         loss_s_x += (1 - cos(e[y], s)) / 6
-    for image, (confidence, pseudo, similarity, pseudo_s, target) in zip(batch.strong[0], answers, strict=True):
+    for image, (confidence, pseudo, similarity, pseudo_s, target) in zip(batch.strong[0], labels, strict=True):
         logits, s = both(image)
         if confidence >= enough:
             loss_s_u += (1 - cos(e[pseudo], s)) / 18
@@ -95,13 +95,13 @@ def test_loss_is_the_papers_with_loops_over_images(two_close, own_labels):
 
     step = a.loss(batch, torch.tensor(0.0))
     assert float(step.loss) == pytest.approx(loss_x + loss_u + 3 * (loss_s_x + loss_s_u), rel=1e-4)
-    assert step.keep.tolist() == [answer[0] >= enough or answer[2] >= enough_s for answer in answers]
+    assert step.keep.tolist() == [label[0] >= enough or label[2] >= enough_s for label in labels]
     assert step.logs["trusted_softmax"] == step.logs["trusted_semantic"] == 0.5
 
 
 @pytest.mark.parametrize("teacher", ["softmax", "semantic"])
 def test_each_classifier_teaches_the_other(teacher):
-    """With the labels of one classifier alone, the strong views move the other."""
+    """With pseudo-labels of one classifier only, the strong views train the other."""
     never = 2.0
     a = algorithm(
         own_labels=False,
@@ -126,7 +126,7 @@ def test_no_gradient_flows_through_pseudo_labels():
 
 
 def test_a_group_shares_its_confidence(two_close):
-    """Between two classes of one group a point is trusted; just as far between two groups it is not."""
+    """A point between two classes of one group is trusted; one equally far between two groups is not."""
     grouped = algorithm(label_embeddings=two_close)
     e = grouped.embeddings
     similarity, label, target = grouped.semantic_label(torch.stack([e[0] + e[1], e[0] + e[2], 0.9 * e[1] + 0.1 * e[0]]))
@@ -136,7 +136,7 @@ def test_a_group_shares_its_confidence(two_close):
 
 
 def test_similarity_is_the_mean_over_the_group():
-    """A point on the far side of one member is near to that member and not to the group."""
+    """A point on the far side of one member is close to that member but not to the group."""
     a, angles = algorithm(), torch.tensor([0.0, 0.6, 2.5, 4.0])
     a.embeddings = torch.stack([angles.cos(), angles.sin()], -1)
     a.groups = group_classes(a.embeddings, 0.2)
@@ -146,8 +146,8 @@ def test_similarity_is_the_mean_over_the_group():
     assert label.item() == 0
 
 
-def test_a_point_that_tells_no_digit_from_another_is_not_trusted():
-    """Number words resemble one another; less their common part, standing between them all is like none of them."""
+def test_a_point_between_all_digits_is_not_trusted():
+    """Number words have similar embeddings; without their mean, a point between all of them is close to none."""
     raw = F.normalize(load_label_embeddings([str(digit) for digit in range(10)]), dim=-1)
     apart = spread(raw)
     assert (F.normalize(raw.mean(0), dim=-1) @ raw.T).max() > 0.7

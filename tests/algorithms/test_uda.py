@@ -11,11 +11,11 @@ from npmatch.algorithms.uda import UDA, signal_threshold
 
 
 @pytest.mark.parametrize("annealing", ["off", "linear", "log", "exp"])
-def test_it_passes_the_battery(annealing):
+def test_it_passes_all_checks(annealing):
     assert check_algorithm(UDA, UDA.Config(confidence=0.3, annealing=annealing)) is None
 
 
-def test_weak_views_apart_pass_the_battery():
+def test_weak_views_in_their_own_pass_pass_all_checks():
     assert check_algorithm(UDA, UDA.Config(weak_norm="own")) is None
 
 

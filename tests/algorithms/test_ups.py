@@ -1,4 +1,4 @@
-"""UPS against its definition: gates by hand, the loss by loops and row selection, predictions that repeat."""
+"""UPS against its definition: selection by hand, the loss by loops and row selection, repeatable predictions."""
 
 import math
 
@@ -15,23 +15,23 @@ from npmatch.types import Task
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.0}, {"samples": 1}, {"max_std": 0.0}, {"confidence": 0.3}])
-def test_it_passes_the_battery(options):
+def test_it_passes_all_checks(options):
     assert check_algorithm(UPS, UPS.Config(**options)) is None
 
 
 # Three passes of six images. The chosen class's mean and standard deviation (n − 1) are beside each.
 PASSES = torch.tensor(
     [
-        [[0.97, 0.02, 0.01], [0.97, 0.02, 0.01], [0.97, 0.02, 0.01]],  # 0.97, 0: likely and steady
-        [[0.99, 0.005, 0.005], [0.99, 0.005, 0.005], [0.93, 0.035, 0.035]],  # 0.97, 0.035: likely, steady enough
-        [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.88, 0.06, 0.06]],  # 0.96, 0.069: likely, not steady
-        [[0.5, 0.46, 0.04], [0.5, 0.46, 0.04], [0.5, 0.46, 0.04]],  # 0.5, 0: steady, not likely; never class 2
-        [[0.46, 0.5, 0.04], [0.46, 0.5, 0.04], [0.49, 0.5, 0.01]],  # 0.5, 0; class 2 wavers by 0.017
-        [[0.06, 0.34, 0.6], [0.06, 0.34, 0.6], [0.06, 0.34, 0.6]],  # 0.6, 0; nothing is unlikely enough
+        [[0.97, 0.02, 0.01], [0.97, 0.02, 0.01], [0.97, 0.02, 0.01]],  # 0.97, 0: likely and certain
+        [[0.99, 0.005, 0.005], [0.99, 0.005, 0.005], [0.93, 0.035, 0.035]],  # 0.97, 0.035: likely, certain enough
+        [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.88, 0.06, 0.06]],  # 0.96, 0.069: likely, not certain
+        [[0.5, 0.46, 0.04], [0.5, 0.46, 0.04], [0.5, 0.46, 0.04]],  # 0.5, 0: certain, not likely; class 2: negative
+        [[0.46, 0.5, 0.04], [0.46, 0.5, 0.04], [0.49, 0.5, 0.01]],  # 0.5, 0; class 2 has a deviation of 0.017
+        [[0.06, 0.34, 0.6], [0.06, 0.34, 0.6], [0.06, 0.34, 0.6]],  # 0.6, 0; no class is unlikely enough
     ]
 ).transpose(0, 1)
 POSITIVE = [True, True, False, False, False, False]
-NEGATIVE = [(3, 2)]  # image 2's other classes waver by 0.035 > 0.005; images 0 and 1 have a positive label
+NEGATIVE = [(3, 2)]  # image 2's other classes have 0.035 > 0.005; images 0 and 1 have a positive label
 
 
 def learnt(algorithm: UPS) -> UPS:
@@ -40,24 +40,24 @@ def learnt(algorithm: UPS) -> UPS:
     return algorithm
 
 
-def test_labels_are_taken_where_likely_and_steady():
+def test_labels_are_selected_where_likely_and_certain():
     pseudo, positive, negative = learnt(make_transparent(UPS)).select(PASSES, torch.arange(6))
     assert pseudo.tolist() == [0, 0, 0, 0, 1, 2]
     assert positive.tolist() == POSITIVE
     assert [tuple(pair) for pair in negative.nonzero().tolist()] == NEGATIVE
 
 
-def test_the_curriculum_counts_confident_steady_images_and_sets_the_thresholds():
+def test_the_curriculum_counts_confident_certain_images_and_sets_the_thresholds():
     algorithm = make_transparent(UPS)
     assert algorithm.select(PASSES, torch.arange(6)).positive.tolist() == [True, True, False, True, True, True]
     assert algorithm.curriculum.assigned.tolist() == [0, 0, 3, 3, 3, 3]  # 3: unused
-    # β = 2/4 for class 0, so τ_c = 0.95 · 0.5 / 1.5 = 0.317; the other classes still ask for nothing.
+    # β = 2/4 for class 0, so τ_c = 0.95 · 0.5 / 1.5 = 0.317; the other classes still have a threshold of 0.
     assert algorithm.curriculum.thresholds().tolist() == pytest.approx([0.95 / 3, 0, 0])
 
 
 def test_a_class_that_was_chosen_is_never_a_negative_label():
     algorithm = make_transparent(UPS, negative_confidence=0.4, max_std=0.001)
-    passes = torch.tensor([[[0.337, 0.329, 0.334]], [[0.333, 0.333, 0.334]]])  # they waver by 0.003: all are unlikely
+    passes = torch.tensor([[[0.337, 0.329, 0.334]], [[0.333, 0.333, 0.334]]])  # deviations of 0.003: all unlikely enough
     pseudo, positive, negative = algorithm.select(passes, torch.arange(1))
     assert pseudo.tolist() == [0]
     assert positive.tolist() == [False]
@@ -95,7 +95,7 @@ def cnn(**options) -> UPS:
     return UPS(make_backbone(BackboneConfig("cnn", width=8), 1), task, UPS.Config(**options)).train()
 
 
-def test_passes_differ_and_their_spread_gates():
+def test_passes_differ_and_their_deviation_selects():
     samples = cnn(samples=5).sample(torch.randn(9, 1, 8, 8))
     assert samples.shape == (5, 9, 4)
     assert all(not torch.equal(samples[0], other) for other in samples[1:])
@@ -106,7 +106,7 @@ def test_passes_differ_and_their_spread_gates():
     assert 0 < kept.sum() < 9
 
 
-def test_without_dropout_passes_agree_and_nothing_wavers():
+def test_without_dropout_passes_agree_and_deviations_are_zero():
     samples = cnn(samples=3, dropout=0.0).sample(torch.randn(9, 1, 8, 8))
     assert torch.equal(samples[0], samples[1])
     for passes in (samples, samples[:1]):

@@ -56,7 +56,7 @@ def constants(n: int, shape: tuple[int, int, int]) -> Tensor:
 
 
 def two_levels(n: int, shape: tuple[int, int, int]) -> Tensor:
-    """Two levels per channel in random shares; equalize must often leave them alone."""
+    """Two levels per channel in random shares; equalize often leaves them unchanged."""
     dark, light = torch.randint(256, (2, n, shape[0], 1, 1), dtype=torch.uint8)
     return torch.where(torch.rand(n, *shape) < torch.rand(n, 1, 1, 1), dark, light)
 

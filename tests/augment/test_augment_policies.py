@@ -1,4 +1,4 @@
-"""Policies by name, a user's own, and what a wrong name says."""
+"""Policies by name, a user's own policy, and error messages."""
 
 import sys
 from dataclasses import replace
@@ -103,7 +103,7 @@ def test_a_users_own_policy(my_views: str) -> None:
     policy = make_policy(AugmentConfig(policy=f"{my_views}:Mirror"), *CIFAR)
     assert torch.equal(policy.strong(images), images.flip(3))
     assert torch.equal(policy.strong.apply(images, policy.strong.draw(5, CPU)), images.flip(3))
-    assert policy.weak.draw(5, CPU).box.shape == (5, 2)  # one of our views stays what it is
+    assert policy.weak.draw(5, CPU).box.shape == (5, 2)  # a View of ours is not wrapped
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_users_own_policy(my_views: str) -> None:
         ("my_views:Half", r"without a callable '\.strong'"),
     ],
 )
-def test_what_is_wrong_with_a_users_policy_is_said_in_one_line(my_views: str, name: str, words: str) -> None:
+def test_an_error_in_a_users_policy_is_one_line(my_views: str, name: str, words: str) -> None:
     with pytest.raises(NPMatchError, match=words) as caught:
         make_policy(AugmentConfig(policy=name), *CIFAR)
     assert "\n" not in str(caught.value)

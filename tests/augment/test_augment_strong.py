@@ -1,4 +1,4 @@
-"""RandAugment and cutout: draws, order, cutout against Pillow, and the two ways of applying them."""
+"""RandAugment and cutout: draws, order, cutout against Pillow, and both implementations of RandAugment."""
 
 import math
 from typing import Literal
@@ -110,7 +110,7 @@ def test_without_operations_and_cutout_the_strong_view_is_the_weak_one() -> None
 
 
 def test_crop_comes_after_the_operations() -> None:
-    """Whatever an operation leaves black is mirrored by the crop's padding."""
+    """Black pixels that an operation leaves are mirrored by the crop's padding."""
     image = torch.full((1, 1, 16, 16), 200, dtype=torch.uint8)
     draws = StrongDraws(
         operation=torch.tensor([[OPERATIONS.index("translate_x")]]),
@@ -148,7 +148,7 @@ def test_strong_view_can_be_resized() -> None:
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 @pytest.mark.parametrize("weak", [PadCrop(4), ResizedCrop((24, 24))], ids=["pad", "resized"])
 def test_the_static_path_is_one_graph(weak: PadCrop | ResizedCrop) -> None:
-    """Tracing breaks at whatever reads a value back or has a shape that depends on values."""
+    """Tracing fails at an operation that reads a value or whose shape depends on values."""
     torch.manual_seed(0)
     images = random_images(32, (3, 32, 32))
     view = Strong(weak, (125, 123, 114))
@@ -175,7 +175,7 @@ def test_the_device_gives_the_same_views_as_the_cpu(shape: tuple[int, int, int])
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("crop", ["pad", "resized"])
-def test_a_captured_graph_draws_anew_at_each_replay(crop: Literal["pad", "resized"]) -> None:
+def test_a_captured_graph_makes_new_draws_at_each_replay(crop: Literal["pad", "resized"]) -> None:
     policy = make_policy(AugmentConfig(crop=crop), (3, 32, 32), CIFAR10_MEAN)
     images = random_images(64, (3, 32, 32)).cuda()
 

@@ -18,7 +18,7 @@ def random_images(n: int, *shape: int) -> Tensor:
 
 @pytest.mark.parametrize("padding", [0, 1, 4, 7])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 9, 21)])
-def test_pad_crop_is_what_a_loop_with_reflect_padding_gives(shape: tuple[int, int, int], padding: int) -> None:
+def test_pad_crop_agrees_with_a_loop_with_reflect_padding(shape: tuple[int, int, int], padding: int) -> None:
     torch.manual_seed(0)
     images = random_images(60, *shape)
     view = PadCrop(padding)
@@ -61,7 +61,7 @@ def test_resized_crop_of_a_whole_image_is_a_bilinear_resize() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 40)])
 def test_resized_crop_takes_the_box_it_drew(height: int, width: int) -> None:
-    """On a picture whose levels are its coordinates the corners of a view tell where its box lies."""
+    """The levels of the image are its coordinates, so the corners of a view show the position of its box."""
     torch.manual_seed(0)
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     ramps = torch.stack([5 * y, 5 * x]).to(torch.uint8).expand(500, 2, height, width)

@@ -9,7 +9,7 @@ from torch import nn
 from npmatch.backbones import WideResNet
 from npmatch.backbones.fused import convolution, network, normalisation
 
-convolution.PROGRAMS = normalisation.PROGRAMS = 2  # an interpreter takes one program after the other
+convolution.PROGRAMS = normalisation.PROGRAMS = 2  # the interpreter runs programs one after another
 normalisation.ELEMENTS = 256
 close = torch.testing.assert_close
 

@@ -1,4 +1,4 @@
-"""Backbones: the published parameter counts, pooled shapes, timm, a user's own, and clear refusals."""
+"""Backbones: published parameter counts, pooled shapes, timm, a user's own network, errors."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_the_small_networks_first_stride():
     assert seen == [(2, 8, 14, 14)]
 
 
-def test_wide_resnet_as_the_protocol_has_it():
+def test_a_wide_resnet_has_the_norms_and_layers_of_the_fixmatch_family():
     backbone = make_backbone(BackboneConfig("wrn-28-2"), 3)
     norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
     assert {(m.momentum, m.eps) for m in norms} == {(0.001, 1e-3)}

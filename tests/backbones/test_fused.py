@@ -1,4 +1,4 @@
-"""The hand-written training pass of a wide residual network against autograd's, and when it is taken."""
+"""The hand-written training pass of a wide residual network against autograd, and when it is used."""
 
 import copy
 import os
@@ -24,14 +24,14 @@ def test_kernels_agree_with_autograd_in_tritons_interpreter():
     assert found.returncode == 0, found.stderr[-3000:]
 
 
-def test_it_is_taken_only_where_it_computes_the_same():
+def test_it_is_used_only_where_it_computes_the_same():
     from npmatch.backbones.fused.network import is_possible
 
     def network() -> nn.Module:
         return make_backbone(BackboneConfig("wrn-28-2"), 3)
 
     assert is_possible(network(), (3, 32, 32))
-    assert not is_possible(network(), (3, 28, 28))  # seven pixels are no pairs
+    assert not is_possible(network(), (3, 28, 28))  # rows of 7 pixels in the last stage: not in pairs
     dropping = network()
     dropping.blocks[0].dropout.p = 0.1
     assert not is_possible(dropping, (3, 32, 32))

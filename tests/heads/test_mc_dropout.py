@@ -1,4 +1,4 @@
-"""MC dropout: ordinary dropout in training, T sub-networks in prediction that depend on nothing but their number."""
+"""MC dropout: ordinary dropout in training; in prediction T sub-networks, each determined by its number."""
 
 import copy
 import threading
@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from npmatch.algorithms import find_algorithm
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.heads.mc_dropout import DropoutHead, MCDropout, MCDropoutModel, _in_pass
-from npmatch.types import Task
 
 
 def model(dropout: float = 0.3, samples: int = 6, name: str = "cnn", channels: int = 1) -> MCDropoutModel:
@@ -30,7 +28,7 @@ def test_in_training_every_image_has_its_own_mask():
     assert (out == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
 
 
-def test_in_a_pass_one_mask_serves_all_images():
+def test_in_a_pass_all_images_have_the_same_mask():
     layer = MCDropout(0.3).eval()
     with _in_pass(2):
         mask = layer(torch.ones(1, 8, 20, 20))
@@ -41,7 +39,7 @@ def test_in_a_pass_one_mask_serves_all_images():
     assert (mask == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
 
 
-def test_passes_and_layers_have_masks_of_their_own():
+def test_every_pass_and_every_layer_has_its_own_mask():
     layers, x, masks = [MCDropout(0.5).eval() for _ in range(3)], torch.ones(1, 100), set()
     for number in range(4):
         with _in_pass(number):
@@ -72,7 +70,7 @@ def test_other_image_sizes_between_calls_change_nothing():
     assert torch.equal(m(x).probs, before)
 
 
-def test_prediction_is_the_average_of_the_passes_and_its_entropy_splits():
+def test_prediction_is_the_average_of_the_passes_with_its_entropy_and_mutual_information():
     m, x = model(), images(5)
     samples = []
     for number in range(6):
@@ -89,7 +87,7 @@ def test_prediction_is_the_average_of_the_passes_and_its_entropy_splits():
     assert (prediction.disagreement > 0).all()
 
 
-def test_the_default_generator_is_left_alone():
+def test_prediction_does_not_use_the_default_generator():
     m = model()
     before = torch.get_rng_state()
     m(images(2))
@@ -103,14 +101,14 @@ def test_without_dropout_it_is_the_plain_network():
 
 
 def test_threads_that_share_a_model_do_not_share_a_pass():
-    m, x, answers = model(samples=20), images(4), []
+    m, x, results = model(samples=20), images(4), []
     expected = m(x).probs
-    threads = [threading.Thread(target=lambda: answers.append(m(x).probs)) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: results.append(m(x).probs)) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(torch.equal(answer, expected) for answer in answers)
+    assert all(torch.equal(probs, expected) for probs in results)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +144,3 @@ def test_a_rebuilt_model_takes_the_saved_weights():
     assert not torch.equal(other(x).probs, m(x).probs)
     other.load_state_dict(m.state_dict())
     assert torch.equal(other(x).probs, m(x).probs)
-
-
-def test_features_come_with_the_prediction() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(3, 1, 8, 8)
-    for algorithm in ("ups", "npmatch", "fixmatch"):
-        cls = find_algorithm(algorithm)
-        model = cls.make_model(make_backbone(BackboneConfig(), 1), Task(("a", "b"), 2, 2), cls.Config()).eval()
-        prediction, features = model.describe(x)
-        assert torch.equal(prediction.probs, model(x).probs)
-        assert torch.equal(features, model.features(x))

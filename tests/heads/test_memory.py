@@ -27,16 +27,16 @@ def test_memory_is_a_fifo_of_pairs_and_survives_a_save(length, pushes, seed):
         assert sorted(pairs) == sorted(queue)
 
 
-def test_reading_weighs_what_is_held_by_similarity():
+def test_reading_weights_the_pairs_held_by_similarity():
     torch.manual_seed(0)
     memory = Memory(6, 3, 2)
-    z, p, asked = torch.randn(4, 3), torch.rand(4, 2), torch.randn(5, 3)
+    z, p, queries = torch.randn(4, 3), torch.rand(4, 2), torch.randn(5, 3)
     memory.push(z, p)  # two of six rows stay empty
-    for query, found in zip(asked.tolist(), memory.read(asked, 0.2).tolist(), strict=True):
+    for query, probs in zip(queries.tolist(), memory.read(queries, 0.2).tolist(), strict=True):
         weights = [math.exp(sum(a * b for a, b in zip(query, row, strict=True)) / 0.2) for row in z.tolist()]
         for k in range(2):
             expected = sum(w * float(p[i, k]) for i, w in enumerate(weights)) / sum(weights)
-            assert found[k] == pytest.approx(expected, rel=1e-4)
+            assert probs[k] == pytest.approx(expected, rel=1e-4)
 
 
 def test_an_empty_memory_reads_as_zeros():

@@ -1,4 +1,4 @@
-"""Frozen batch-norm statistics against a batch norm left alone."""
+"""Frozen batch-norm statistics against an ordinary batch norm."""
 
 import copy
 
@@ -10,7 +10,7 @@ from npmatch.heads import frozen_statistics
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_outputs_are_the_same_and_running_statistics_stay(training, momentum):
+def test_outputs_are_equal_and_running_statistics_unchanged(training, momentum):
     norm = torch.nn.BatchNorm2d(3, momentum=momentum)
     norm(torch.randn(4, 3, 2, 2) + 1)
     norm.train(training)
@@ -23,7 +23,7 @@ def test_outputs_are_the_same_and_running_statistics_stay(training, momentum):
     assert all(torch.equal(value, free.state_dict()[name]) for name, value in norm.state_dict().items())
 
 
-def test_a_norm_that_keeps_no_statistics_still_keeps_none():
+def test_a_norm_without_running_statistics_stays_without():
     norm = torch.nn.BatchNorm2d(3, track_running_stats=False)
     with frozen_statistics(norm):
         norm(torch.randn(4, 3, 2, 2))

@@ -1,4 +1,4 @@
-"""Headline numbers against scikit-learn, on random predictions and at the corners of the simplex."""
+"""Scores against scikit-learn, on random predictions and on certain ones."""
 
 import math
 
@@ -53,13 +53,11 @@ def test_certain_predictions_stay_finite():
     assert wrong.nll == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
 
 
-def test_scores_ignore_the_order_of_images_and_name_their_fields():
+def test_scores_do_not_depend_on_the_order_of_images():
     prediction, y = random_case(100, 6, torch.float64)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     shuffled = Prediction(prediction.probs[order], prediction.entropy[order])
     assert scores(shuffled, y[order]).asdict() == pytest.approx(scores(prediction, y).asdict(), abs=1e-5)
-    names = ["error", "top5_error", "ece", "uce", "nll", "brier", "n"]
-    assert list(scores(prediction, y).asdict()) == names
 
 
 @pytest.mark.parametrize(

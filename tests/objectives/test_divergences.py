@@ -47,7 +47,7 @@ def integral_js(p: Gaussian, q: Gaussian, alpha: float, dual: bool) -> float:
 
     low = min(float(p.mean), float(q.mean)) - 12 * max(float(p.std), float(q.std))
     high = max(float(p.mean), float(q.mean)) + 12 * max(float(p.std), float(q.std))
-    # Where the integrands have their peaks, so that the quadrature does not step over a narrow one.
+    # The positions of the peaks, so that the quadrature does not miss a narrow one.
     grid = np.linspace(low, high, 20_001)
     heights = [log_unnormalised(x) for x in grid]
     peak = max(heights)
@@ -134,8 +134,9 @@ def test_equal_gaussians_have_no_divergence(name):
 
 
 def test_the_elbo_kl_is_from_targets_to_context():
+    """KL(N(1, ½²) ‖ N(0, 1)) = log 2 + (¼ + 1) / 2 − ½; the other direction would be 2.81."""
     context, targets = gaussian((0.0, 1.0)), gaussian((1.0, 0.5))
-    assert DIVERGENCES["kl"](context, targets, torch.tensor(0.5)) == kl(targets, context)
+    assert float(DIVERGENCES["kl"](context, targets, torch.tensor(0.5))) == pytest.approx(0.8181472)
 
 
 def test_skew_is_the_share_of_the_context_without_gradient():

@@ -57,7 +57,7 @@ def test_sharpening_by_hand():
 def test_mixup_has_the_right_ratios_and_pairs_each_row_with_one_other(alpha):
     torch.manual_seed(0)
     n = 1000
-    mixed, targets = mixup(torch.eye(n).view(n, 1, n, 1), torch.eye(n), alpha)  # row i tells the weights of all rows
+    mixed, targets = mixup(torch.eye(n).view(n, 1, n, 1), torch.eye(n), alpha)  # result row i: weights of all rows
     weights = mixed.view(n, n)
     torch.testing.assert_close(targets, weights)
     torch.testing.assert_close(weights.sum(1), torch.ones(n))
@@ -76,7 +76,7 @@ def test_mixup_at_its_endpoints(monkeypatch, drawn):
     monkeypatch.setattr(torch.distributions.Beta, "sample", lambda beta: torch.full_like(beta.mean, drawn))
     weights, targets = mixup(torch.eye(8), torch.eye(8), 0.5)
     assert torch.equal(weights, targets)
-    if drawn == 0.5:  # both count alike, and a row may be its own partner
+    if drawn == 0.5:  # both weights are equal, and a row may be its own partner
         assert set(weights.flatten().tolist()) <= {0.0, 0.5, 1.0}
         assert torch.equal(weights.sum(0), torch.ones(8))
     else:  # λ' = 1: nothing is mixed

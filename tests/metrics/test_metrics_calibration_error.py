@@ -1,4 +1,4 @@
-"""ECE and UCE against a plain-Python count, torchmetrics' own conventions, and constructions worth 0 or 1."""
+"""ECE and UCE against a plain-Python count, and constructed cases whose value is 0 or 1."""
 
 import math
 import random
@@ -93,7 +93,7 @@ def test_uce_extremes():
         uncertainty_calibration_error(zeros, right, 1)
 
 
-def test_bin_edges_belong_below_for_uncertainty_and_above_for_confidence():
+def test_bin_edges_belong_to_the_lower_bin_for_uncertainty_and_to_the_upper_for_confidence():
     score = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
     uncertainty = uncertainty_bins(score * math.log(2), torch.zeros(5, dtype=torch.bool), 2, bins=4)
     assert uncertainty.count.tolist() == [2, 1, 1, 1]
@@ -113,13 +113,13 @@ def test_ece_agrees_with_a_plain_count_and_with_the_diagram(num_classes, n, seed
     assert ece == pytest.approx(expected_calibration_error(probs.double(), y), abs=1e-5)
 
 
-def test_ece_survives_probabilities_a_rounding_error_above_one():
+def test_ece_accepts_probabilities_a_rounding_error_above_one():
     y = torch.tensor([0, 1])
     probs = torch.tensor([[1.0000001, 0.0], [0.0, 1.0]])
     assert expected_calibration_error(probs, y) == pytest.approx(0, abs=1e-6)
 
 
-def test_certainty_shares_the_last_bin():
+def test_a_confidence_of_one_is_in_the_last_bin():
     # Confidences 1 (wrong) and 0.98 (right) cancel in one bin of mean 0.99 and accuracy ½.
     probs = torch.tensor([[1.0, 0.0], [0.02, 0.98]])
     assert expected_calibration_error(probs, torch.tensor([1, 1])) == pytest.approx(0.49, abs=1e-6)

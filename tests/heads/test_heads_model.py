@@ -1,0 +1,45 @@
+"""The model: batch-norm statistics of weak views, and features beside the prediction."""
+
+import pytest
+import torch
+
+from npmatch.algorithms import find_algorithm
+from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.heads import LinearHead, Model
+from npmatch.types import Task
+
+
+class Pool(torch.nn.Module):
+    """Batch norm and pooling; its output shows which statistics were used."""
+
+    num_features = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("weak_norm", ["joint", "own", "running"])
+def test_weak_views_are_normalised_as_configured(weak_norm):
+    x, weak, strong = torch.randn(4, 2, 3, 3), torch.randn(8, 2, 3, 3) + 5, torch.randn(8, 2, 3, 3) - 2
+    model = Model(Pool(), LinearHead(2, 3)).train()
+    _, f_weak, _ = model.features_of_views(x, weak, strong, weak_norm)
+    fresh = Pool().train(weak_norm != "running")
+    expected = fresh(torch.cat([x, weak, strong]))[4:12] if weak_norm == "joint" else fresh(weak)
+    torch.testing.assert_close(f_weak, expected)
+    assert f_weak.requires_grad == (weak_norm == "joint")
+    assert model.backbone.training
+
+
+def test_describe_gives_the_prediction_and_the_features() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 1, 8, 8)
+    for algorithm in ("ups", "npmatch", "fixmatch"):
+        cls = find_algorithm(algorithm)
+        model = cls.make_model(make_backbone(BackboneConfig(), 1), Task(("a", "b"), 2, 2), cls.Config()).eval()
+        prediction, features = model.describe(x)
+        assert torch.equal(prediction.probs, model(x).probs)
+        assert torch.equal(features, model.features(x))
