@@ -57,7 +57,7 @@ def test_the_curriculum_counts_confident_certain_images_and_sets_the_thresholds(
 
 def test_a_class_that_was_chosen_is_never_a_negative_label():
     algorithm = make_transparent(UPS, negative_confidence=0.4, max_std=0.001)
-    passes = torch.tensor([[[0.337, 0.329, 0.334]], [[0.333, 0.333, 0.334]]])  # deviations of 0.003: all unlikely enough
+    passes = torch.tensor([[[0.337, 0.329, 0.334]], [[0.333, 0.333, 0.334]]])  # deviations of 0.003: all are unlikely
     pseudo, positive, negative = algorithm.select(passes, torch.arange(1))
     assert pseudo.tolist() == [0]
     assert positive.tolist() == [False]

@@ -1,4 +1,4 @@
-"""One file per paper, each readable alone, none inheriting another. A user's own is named package.module:Class."""
+"""One file per paper, each readable alone, none inheriting another. A user's own is given as package.module:Class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class behind a name, or behind package.module:Class."""
+    """The algorithm class called `name`, or a user's class given as package.module:Class."""
     if ":" not in name:
         if name not in ALGORITHMS:
             raise NoSuchChoiceError("algorithm", name, list(ALGORITHMS))

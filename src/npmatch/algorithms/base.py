@@ -1,4 +1,4 @@
-"""The contract of an algorithm: views it asks for, a loss, a prediction; all state in parameters and buffers."""
+"""The contract of an algorithm: the views it needs, a loss, a prediction; all state in parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Update = Callable[[Tensor], None]  # backward, clipping, optimiser: one step dow
 class Algorithm(nn.Module):
     """A model and the way it learns.
 
-    A step has static shapes and never asks the device for a value (no `.item()`, no `if tensor`, no row selection
+    A step has static shapes and never reads a value from the device (no `.item()`, no `if tensor`, no row selection
     by a mask), so that the whole of it can be captured as one graph. Labels of unlabelled images are not in a Batch.
     """
 
     views: ClassVar[Views] = Views()
-    settings: ClassVar[dict[str, Any]] = {}  # dotted keys it sets outside its own Config, whatever the recipe says
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # name → configuration keys it sets, dotted
+    settings: ClassVar[dict[str, Any]] = {}  # dotted keys outside its own Config that it sets, over the recipe
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # name of a preset → dotted keys and their values
 
     @dataclass(frozen=True)
     class Config:
-        """The algorithm's own settings, plain words, with the paper's symbol in the comment."""
+        """The algorithm's own settings: plain names, with the paper's symbol in the comment."""
 
     def __init__(self, backbone: nn.Module, task: Task, config: Any = None) -> None:
-        """`config` is this class's Config; its defaults where none is given."""
+        """`config` is an instance of this class's Config, by default Config()."""
         super().__init__()
         self.task = task
         self.config = config if config is not None else self.Config()
@@ -38,7 +38,7 @@ class Algorithm(nn.Module):
 
     @classmethod
     def make_model(cls, backbone: nn.Module, task: Task, config: Any) -> Model:
-        """The part that predicts, from its configuration alone: what a saved model is rebuilt by."""
+        """The network that predicts; a saved model is rebuilt by this from its configuration."""
         return Model(backbone, LinearHead(int(backbone.num_features), task.num_classes))  # type: ignore[arg-type]
 
     def loss(self, batch: Batch, progress: Tensor) -> Step:
@@ -52,6 +52,6 @@ class Algorithm(nn.Module):
         return step
 
     def predict(self, x: Tensor) -> Prediction:
-        """What the model says of normalised images N C H W; everything downstream uses this alone."""
+        """The prediction for normalised images N C H W; evaluation and export use this method only."""
         prediction: Prediction = self.model(x)
         return prediction

@@ -1,4 +1,4 @@
-"""`check_algorithm(MyAlgorithm)`: the battery every algorithm must pass, the user's own included."""
+"""`check_algorithm(MyAlgorithm)`: the checks that every algorithm must pass, a user's own too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TinyBackbone(nn.Module):
     num_features = 8
 
     def __init__(self) -> None:
-        """One convolution."""
+        """One convolution and one batch norm."""
         super().__init__()
         self.conv = nn.Conv2d(1, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
@@ -35,7 +35,7 @@ class TinyBackbone(nn.Module):
 
 
 def check_algorithm(cls: type[Algorithm], config: Any = None) -> None:
-    """Raises AssertionError, naming the promise that `cls` breaks; passes silently where it keeps them all."""
+    """Raises an AssertionError that names the promise that `cls` breaks, or returns silently."""
     for check in (
         _loss_is_finite_and_reaches_every_parameter,
         _state_survives_a_round_trip,
@@ -50,14 +50,14 @@ def check_algorithm(cls: type[Algorithm], config: Any = None) -> None:
 
 
 def make_algorithm(cls: type[Algorithm], config: Any = None) -> Algorithm:
-    """An instance on a tiny task, the same every time."""
+    """An instance on a tiny task, with the same weights every time."""
     torch.manual_seed(0)
     task = Task(("cat", "dog", "frog", "ship"), num_labeled=12, num_unlabeled=IMAGES)
     return cls(TinyBackbone(), task, config).train()
 
 
 def make_batch(cls: Algorithm, seed: int = 0) -> Batch:
-    """Random images in the views the algorithm asks for."""
+    """A batch of random images in the views that the algorithm needs."""
     g = torch.Generator().manual_seed(seed)
 
     def images(n: int) -> Tensor:
@@ -74,7 +74,7 @@ def make_batch(cls: Algorithm, seed: int = 0) -> Batch:
 
 
 class _Descent:
-    """A plain `update`: one small gradient step; remembers which parameters were ever reached."""
+    """A plain `update`: one small gradient step; records which parameters ever got a gradient."""
 
     def __init__(self, algorithm: nn.Module) -> None:
         self.algorithm = algorithm
@@ -92,7 +92,7 @@ class _Descent:
 
 
 def take_steps(algorithm: Algorithm, steps: range, update: Callable[[Tensor], None] | None = None) -> list[Step]:
-    """Steps on their own batches; step k draws from seed k."""
+    """Takes the steps numbered k in `steps`, each on its own batch and with seed k; returns their results."""
     update = update or _Descent(algorithm)
     taken = []
     for k in steps:
@@ -182,7 +182,7 @@ def _assert_equal(first: dict[str, Tensor], second: dict[str, Tensor], complaint
 
 
 class _HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations that ask the device for a value or whose shape depends on one."""
+    """Refuses operations that read a value from the device or whose result's shape depends on a value."""
 
     FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "_unique2", "unique_dim")
 

@@ -36,14 +36,14 @@ class CoMatch(Algorithm):
         """The paper's hyperparameters for CIFAR-10; STL-10 has λ_ctr 5."""
 
         embedding: Size = 64  # size of z
-        temperature: PositiveFloat = 0.2  # t, of similarities between embeddings
-        confidence: Share = 0.95  # τ: from here on a pseudo-label is trusted
-        graph_threshold: Share = 0.8  # T: pseudo-labels less alike than this have no edge
-        smoothing: Share = 0.9  # α, the share of an image's own prediction in its pseudo-label
-        window: Size = 32  # batches whose mean prediction aligns a prediction
-        bank: Size = 2560  # K, pairs in the memory: five steps of (μ + 1)·B with B 64 and μ 7
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ_cls, of the unlabelled loss
-        contrastive_weight: NonNegativeFloat = 1.0  # λ_ctr, of the contrastive loss
+        temperature: PositiveFloat = 0.2  # t, temperature of similarities between embeddings
+        confidence: Share = 0.95  # τ: least confidence of a trusted pseudo-label
+        graph_threshold: Share = 0.8  # T: pseudo-labels less similar than this have no edge
+        smoothing: Share = 0.9  # α, share of an image's own prediction in its pseudo-label
+        window: Size = 32  # number of batches whose mean prediction is used for alignment
+        bank: Size = 2560  # K, size of the memory: five steps of (μ + 1)·B with B 64 and μ 7
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_cls, weight of the unlabelled loss
+        contrastive_weight: NonNegativeFloat = 1.0  # λ_ctr, weight of the contrastive loss
 
     config: Config
 
@@ -82,10 +82,10 @@ class CoMatch(Algorithm):
         """Smoothed pseudo-labels U K of weak features; then the batch enters the memory, labelled images by label."""
         z_x, z_weak = self.embed(f_x), self.embed(f_weak)
         p = self.alignment(self.model.head(f_weak).softmax(-1))
-        # Paper: its code smooths once the memory is full; here: once it holds anything, because what is held is valid.
+        # Paper: its code smooths once the memory is full; here: once it holds a pair, because each pair in it is valid.
         share = (1 - self.config.smoothing) * (self.memory.pushed > 0)
         q: Tensor = (1 - share) * p + share * self.memory.read(z_weak, self.config.temperature)
-        # What is remembered is the prediction before smoothing, so the memory never feeds on itself.
+        # The memory gets the prediction before smoothing, so that it never feeds on itself.
         self.memory.push(torch.cat([z_weak, z_x]), torch.cat([p, one_hot(y, self.task.num_classes)]))
         return q
 
@@ -96,7 +96,7 @@ class CoMatch(Algorithm):
 
 
 def pseudo_label_graph(q: Tensor, threshold: float) -> Tensor:
-    """U U, rows sum to one: how alike pseudo-labels U K are, where they are alike enough; 1 with itself before that."""
+    """U U: similarities of pseudo-labels U K from `threshold` on, 1 on the diagonal; then rows are normalised to 1."""
     alike = (q @ q.T).fill_diagonal_(1)
     alike = alike * (alike >= threshold)
     return alike / alike.sum(-1, keepdim=True)

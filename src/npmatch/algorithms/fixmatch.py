@@ -27,9 +27,9 @@ class FixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: Share = 0.95  # τ: from here on a pseudo-label is trusted
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled loss
-        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+        confidence: Share = 0.95  # τ: least confidence of a trusted pseudo-label
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
+        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
 
     config: Config
 

@@ -1,7 +1,7 @@
 """FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo Labeling. Zhang et al., NeurIPS 2021.
 
-Idea: a class that is learnt less asks for less confidence, so each class has a threshold of its own that rises with
-the number of images it has won.
+Idea: a class that is learnt less needs less confidence, so each class has its own threshold, which rises with the
+number of images that were predicted to be of this class.
 
     L = L_s + λ · L_u
     L_s = 1/B  Σ_b H(y_b, p(y | weak(x_b)))
@@ -32,9 +32,9 @@ class FlexMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: Share = 0.95  # τ, which the classes' thresholds rise to
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ, of the unlabelled loss
-        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+        confidence: Share = 0.95  # τ: upper limit of the thresholds of the classes
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ, weight of the unlabelled loss
+        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
 
     config: Config
 
@@ -53,7 +53,7 @@ class FlexMatch(Algorithm):
 
         with torch.no_grad():
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
-            keep = confidence > self.curriculum.thresholds()[pseudo]  # T(c), before this batch moves it
+            keep = confidence > self.curriculum.thresholds()[pseudo]  # T(c), before this batch changes it
             self.curriculum.update(batch.index, pseudo, confidence > c.confidence)  # σ(c)
         loss_u = (keep * F.cross_entropy(head(f_strong), pseudo, reduction="none")).mean()  # over all μB
 

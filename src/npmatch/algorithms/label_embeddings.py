@@ -1,6 +1,6 @@
-"""Vectors of class names, near one another where the names mean similar things; SemCo's second view of a label.
+"""Embeddings of class names, close to one another where the names have similar meanings; used by SemCo.
 
-The embedded file covers the class names of the built-in data sources. For other classes a user names a file: an
+The embedded file covers the class names of the built-in data sources. For other classes a user gives a file: an
 .npz with the arrays `names` (N) and `vectors` (N D), or text with a word and its numbers on each line, as word2vec,
 GloVe and ConceptNet Numberbatch are published.
 """
@@ -32,7 +32,7 @@ def load_label_embeddings(class_names: Sequence[str], path: str | None = None) -
         table = _read_npz(Path(path).expanduser())
     else:
         table = _read_text(Path(path).expanduser(), set(wanted) | {word for name in wanted for word in name.split()})
-        # Such files hold words; a name of several is the mean of those found, unless it has a vector of its own.
+        # A name of several words without a vector of its own gets the mean of the vectors of its words.
         for name in wanted:
             found = [table[word] for word in name.split() if word in table]
             if name not in table and found:
@@ -48,12 +48,12 @@ def load_label_embeddings(class_names: Sequence[str], path: str | None = None) -
 
 
 def normalize_name(name: str) -> str:
-    """'Aquarium_Fish', 'aquarium-fish' and 'aquarium fish' are one name."""
+    """The name in lower case with single spaces: 'Aquarium_Fish' and 'aquarium-fish' give 'aquarium fish'."""
     return " ".join(re.split(r"[\s_/\-]+", name.strip().lower())).strip()
 
 
 def _read_npz(path: Path) -> Table:
-    """The whole table; an array of objects would be a pickle, which could run anything, and is refused."""
+    """The table in an .npz; an array of objects is refused, as it is a pickle, which can run any code."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names, vectors = arrays["names"], np.asarray(arrays["vectors"], dtype=np.float32)
@@ -69,7 +69,7 @@ def _read_npz(path: Path) -> Table:
 
 
 def _read_text(path: Path, wanted: set[str]) -> Table:
-    """The lines whose word is wanted, the first of each; a first line 'count dimension' is passed over."""
+    """The vectors of wanted words, the first of each word; a first line 'count dimension' is skipped."""
     table: Table = {}
     size: int | None = None
     try:

@@ -34,11 +34,11 @@ class MixMatch(Algorithm):
     class Config:
         """The settings under which MixMatch is a baseline of the FixMatch family."""
 
-        temperature: PositiveFloat = 0.5  # T, which sharpens the guesses
+        temperature: PositiveFloat = 0.5  # T, temperature that sharpens the guesses
         # Paper: α 0.75 and λ_U 75 (CIFAR-10), 150 (CIFAR-100) or 50 (STL-10), ramped over 16,000 steps; here: 0.5,
-        # 100 and 40 % of training, because those gave the error rates it is compared by.
-        mixup: PositiveFloat = 0.5  # α: images are mixed by a ratio from Beta(α, α)
-        unlabeled_weight: NonNegativeFloat = 100.0  # λ_U, of the unlabelled loss
+        # 100 and 40 % of training, because those gave the error rates that comparisons cite.
+        mixup: PositiveFloat = 0.5  # α: images are mixed by a ratio drawn from Beta(α, α)
+        unlabeled_weight: NonNegativeFloat = 100.0  # λ_U, weight of the unlabelled loss
         ramp: Share = 0.4  # share of training over which λ_U grows from 0
 
     config: Config
@@ -49,7 +49,7 @@ class MixMatch(Algorithm):
         q = self.guess(batch.weak)
         labels = one_hot(batch.y, self.task.num_classes)
 
-        # Each pair has a λ of its own, as in the paper; one shuffle of all images gives the partners.
+        # Each pair has its own λ, as in the paper; one shuffle of all images gives the partners.
         images = [all_gather(view) for view in (batch.x, *batch.weak)]
         mixed, targets = mixup(torch.cat(images), torch.cat([labels, *[q] * len(batch.weak)]), c.mixup)  # Eq. 8–11
 
@@ -73,7 +73,7 @@ class MixMatch(Algorithm):
     @torch.no_grad()
     def guess(self, weak: tuple[Tensor, ...]) -> Tensor:
         """Label guesses U K: the predictions of all weak views, averaged and sharpened."""
-        with frozen_statistics(self.model):  # as in the paper's code: the mixed images alone move them
+        with frozen_statistics(self.model):  # as in the paper's code: only the mixed images update them
             logits = self.model.head(torch.cat(self.model.features_together(*weak)))
         p = logits.softmax(-1).view(len(weak), -1, self.task.num_classes).mean(0)  # Eq. 6
         return sharpen(p, self.config.temperature)  # Eq. 7

@@ -29,20 +29,20 @@ from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step, T
 
 
 class MetaPseudoLabels(Algorithm):
-    """`model` is the student, which predicts and is saved; `teacher` is a network like it."""
+    """`model` is the student, which predicts and is saved; `teacher` is another network of the same shape."""
 
     @dataclass(frozen=True)
     class Config:
         """The hyperparameters of the paper and of its public implementations."""
 
-        temperature: PositiveFloat = 0.7  # T of the teacher's UDA loss
-        confidence: Share = 0.6  # τ, of the sharpened prediction
-        uda_weight: NonNegativeFloat = 8.0  # λ, of that loss
+        temperature: PositiveFloat = 0.7  # T, temperature of the teacher's UDA loss
+        confidence: Share = 0.6  # τ: least confidence of a sharpened prediction that is used
+        uda_weight: NonNegativeFloat = 8.0  # λ, weight of the UDA loss
         uda_ramp: Share = 1 / 60  # share of training over which λ grows from 0
-        label_smoothing: Share = 0.15  # of the teacher's labelled loss
-        baseline_decay: Share = 0.99  # of the moving mean b
-        finetune: Share = 0.02  # share of training, at its end, in which the student sees labelled images alone
-        fresh_teacher: bool = True  # with weights of its own; false, for pretrained networks: starts as the student
+        label_smoothing: Share = 0.15  # label smoothing of the teacher's labelled loss
+        baseline_decay: Share = 0.99  # decay of the moving mean b
+        finetune: Share = 0.02  # share of training, at its end, in which the student learns from labelled images only
+        fresh_teacher: bool = True  # false, for pretrained networks: the teacher starts with the student's weights
 
     config: Config
     baseline: Tensor  # 0-d: b
@@ -60,12 +60,12 @@ class MetaPseudoLabels(Algorithm):
         self.teacher.autocast = self.model.autocast
         finetuning = progress >= 1 - c.finetune
 
-        # The teacher looks at everything once: its graph waits for the feedback.
+        # One pass of the teacher over all views; its graph is kept until the feedback is known.
         f_views = self.teacher.features_of_views(batch.x, u_weak, u_strong, "joint")
         t_x, t_weak, t_strong = (self.teacher.head(f) for f in f_views)
         pseudo = draw(t_strong.detach().softmax(-1))
 
-        # The student's step. Its loss knows nothing of the teacher's weights, so these stay where they are.
+        # The student's step. Its loss does not depend on the teacher's weights, so these do not change.
         s_x, s_strong = self.student(batch.x, u_strong)
         loss_before = F.cross_entropy(s_x, batch.y)
         # Paper: fine-tunes after training, with an optimiser and a learning rate of its own; here: in the last share of
@@ -73,7 +73,7 @@ class MetaPseudoLabels(Algorithm):
         loss_student = torch.where(finetuning, loss_before, F.cross_entropy(s_strong, pseudo))
         update(loss_student)
 
-        # The feedback of the student that was really updated, on the batch and in the norm statistics of before.
+        # Feedback of the updated student, on the same images in the same batch-norm batch as before.
         with torch.no_grad():
             loss_after = F.cross_entropy(self.student(batch.x, u_strong)[0], batch.y)
             change = torch.where(finetuning, self.baseline, loss_before - loss_after)  # none while fine-tuning
@@ -112,15 +112,15 @@ class MetaPseudoLabels(Algorithm):
 
 
 def draw(probs: Tensor) -> Tensor:
-    """One class for each row of n K, drawn with its probabilities; torch.multinomial would make the host wait."""
+    """One class for each row of n K, drawn by its probabilities; unlike torch.multinomial the host does not wait."""
     return (probs / torch.empty_like(probs).exponential_()).argmax(-1)
 
 
 @torch.no_grad()
 def fresh(model: Model) -> Model:
-    """A network like `model` with weights of its own: each tensor's entries shuffled.
+    """A copy of `model` with the entries of each tensor shuffled.
 
-    Entries are drawn independently when a network is made, so a shuffle is another draw, whatever the backbone's way.
+    Initial weights are drawn independently, so a shuffle is a new draw, however the backbone initialises them.
     """
     other = deepcopy(model)
     for p in other.parameters():

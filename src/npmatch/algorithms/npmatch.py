@@ -53,21 +53,21 @@ class NPMatch(Algorithm):
     class Config:
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
-        samples: Size = 10  # T, latent samples of a prediction
-        bank: Size = 2560  # Q, representations remembered
-        width: Size | None = None  # M, of the head; None: a quarter of the features
-        confidence: Share = 0.95  # τ_c, which the classes' thresholds rise to
-        max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: a pseudo-label less certain is not trusted
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled loss
-        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # of whom loss_u is the mean; all: few weigh little
-        divergence_weight: NonNegativeFloat = 0.01  # β, of the divergence
+        samples: Size = 10  # T, number of latent samples of a prediction
+        bank: Size = 2560  # Q, number of representations in a memory bank
+        width: Size | None = None  # M, width of the head; None: a quarter of the features
+        confidence: Share = 0.95  # τ_c: upper limit of the thresholds of the classes
+        max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: pseudo-labels of higher entropy are not trusted
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
+        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # images over which the unlabelled loss is averaged
+        divergence_weight: NonNegativeFloat = 0.01  # β, weight of the divergence
         divergence: Literal["js", "js_dual", "kl"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
-        targets: Literal["all", "trusted", "split"] = "all"  # whose representations make q(z | targets)
+        targets: Literal["all", "trusted", "split"] = "all"  # images whose representations make q(z | targets)
         alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
-        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
-        decoder_width: Literal["head", "features"] = "head"  # as wide as M or F
-        average: Literal["probabilities", "logits"] = "probabilities"  # of the T samples, in predict
+        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
+        average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
 
     config: Config
 
@@ -100,13 +100,13 @@ class NPMatch(Algorithm):
 
         pseudo, keep = self.pseudo_label(f_weak.detach(), batch.index)
 
-        # Training mode. Every labelled image is a context point; who is a target point beside them is an option.
+        # Training mode. Every labelled image is a context point; which images are target points is an option.
         labeled = torch.ones_like(batch.y, dtype=torch.bool)
         if c.targets == "all":
             in_x, in_u = labeled, torch.ones_like(keep)
         elif c.targets == "trusted":
             in_x, in_u = labeled, keep
-        else:  # split: labelled and trusted points each have a latent of their own
+        else:  # split: labelled points and trusted points each have their own latent
             in_x, in_u = ~labeled, keep
         is_target = torch.cat([in_x, in_u])
 
@@ -154,7 +154,7 @@ class NPMatch(Algorithm):
 
     @torch.no_grad()
     def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inference mode on weak features U F: pseudo-labels U and whether each is trusted U; moves the curriculum."""
+        """Inference mode on weak features U F: pseudo-labels U, and which are trusted U; updates the curriculum."""
         c, head = self.config, self.head
         p = head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0)
         u = entropy(p)
@@ -167,7 +167,7 @@ class NPMatch(Algorithm):
 
     @property
     def head(self) -> NeuralProcessHead:
-        """The neural process."""
+        """The neural-process head of the model."""
         head = self.model.head
         assert isinstance(head, NeuralProcessHead)
         return head

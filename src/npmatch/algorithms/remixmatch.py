@@ -2,7 +2,7 @@
 ICLR 2020.
 
 Idea: MixMatch whose guess comes from a weak view, is aligned with the labels' class frequencies, and is the target of
-strong views; strong views also learn by how much they were turned.
+strong views; the network also learns to tell by how much strong views were rotated.
 
     L = CE(mixed labelled) + λ_U · CE(mixed unlabelled) + λ_Û₁ · CE(q, strong) + λ_r · CE(turn, turned strong)
 
@@ -32,7 +32,7 @@ class ReMixMatch(Algorithm):
     """Aligned and sharpened guesses, MixUp over weak and strong views, and two losses without MixUp."""
 
     # Paper: 8 strong views by CTAugment; here: 2 by the streams' policy (RandAugment), because those gave the error
-    # rates it is compared by.
+    # rates that comparisons cite.
     views = Views(weak=1, strong=2)
     settings: ClassVar[dict[str, Any]] = {"training.unlabeled_ratio": 1}  # as many unlabelled as labelled images
 
@@ -40,19 +40,19 @@ class ReMixMatch(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        temperature: PositiveFloat = 0.5  # T, which sharpens the guesses
-        mixup: PositiveFloat = 0.75  # α: images are mixed by a ratio from Beta(α, α)
-        window: Size = 128  # batches whose mean prediction is p̃(y)
-        unlabeled_weight: NonNegativeFloat = 1.5  # λ_U, of mixed unlabelled images
-        strong_weight: NonNegativeFloat = 0.5  # λ_Û₁, of unmixed strong views
-        rotation_weight: NonNegativeFloat = 0.5  # λ_r, of guessing the turn
+        temperature: PositiveFloat = 0.5  # T, temperature that sharpens the guesses
+        mixup: PositiveFloat = 0.75  # α: images are mixed by a ratio drawn from Beta(α, α)
+        window: Size = 128  # number of batches whose mean prediction is p̃(y)
+        unlabeled_weight: NonNegativeFloat = 1.5  # λ_U, weight of the loss of mixed unlabelled images
+        strong_weight: NonNegativeFloat = 0.5  # λ_Û₁, weight of the loss of unmixed strong views
+        rotation_weight: NonNegativeFloat = 0.5  # λ_r, weight of the rotation loss
         ramp: Share = 1 / 64  # share of training over which λ_U and λ_Û₁ grow from 0
 
     config: Config
     label_counts: Tensor  # K, int64: labels seen, plus one each
 
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
-        """Adds the rotation head, which prediction does not need, and what alignment remembers."""
+        """Adds the rotation head, which prediction does not need, and the state of the alignment."""
         super().__init__(backbone, task, config)
         self.rotation_head = LinearHead(int(backbone.num_features), 4)  # type: ignore[arg-type]
         self.alignment = WindowAlignment(self.config.window, task.num_classes)
@@ -104,7 +104,7 @@ class ReMixMatch(Algorithm):
     @torch.no_grad()
     def guess(self, u_weak: Tensor, y: Tensor) -> Tensor:
         """Label guesses U K of weak views, aligned with the labels seen so far and sharpened."""
-        with frozen_statistics(self.model):  # as in the paper's code: the pass with a gradient alone moves them
+        with frozen_statistics(self.model):  # as in the paper's code: only the pass with a gradient updates them
             p = self.model.head(self.model.features(u_weak)).softmax(-1)
         # Paper: p̂(y) of the labelled set; here: of the labels drawn so far, because a step sees the batch alone.
         self.label_counts.scatter_add_(0, y, torch.ones_like(y))

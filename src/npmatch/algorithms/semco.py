@@ -1,8 +1,8 @@
 """SemCo: All Labels Are Not Created Equal. Enhancing Semi-supervision via Label Grouping and Co-training.
 Nassar et al., CVPR 2021.
 
-Idea: two classifiers share the features, one of the class's number, one of what the class's name means; they label
-the unlabelled images for one another, and the second does so even where it hesitates between classes of like meaning.
+Idea: two classifiers share the features: one predicts the class, the other an embedding of the class's name. Each
+labels unlabelled images for the other; the second also labels those that lie between classes of similar meaning.
 
     L = CE(y, p(x)) + λ_u · L_u + λ · (d(e_y, s(x)) + λ_u · L_s),   d(a, b) = 1 − cos(a, b)
     L_u = 1/U Σ_b  1(max p(weak_b) ≥ τ) · CE(ŷ_p, p(strong_b))  +  1(c_b ≥ τ_s) · CE(ŷ_s, p(strong_b))
@@ -43,26 +43,26 @@ class SemCo(Algorithm):
     class Config:
         """The paper's hyperparameters."""
 
-        confidence: Share = 0.95  # τ, of the softmax classifier
-        similarity: Cosine = 0.7  # τ_s, cosine, of the semantic classifier
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of the unlabelled losses
-        semantic_weight: NonNegativeFloat = 3.0  # λ, of the cosine losses
-        group_distance: CosineDistance = 0.2  # ε: classes nearer than this in cosine distance are of one group
-        hidden: Size = 2048  # width of the semantic classifier
-        own_labels: bool = True  # a classifier learns from its own pseudo-labels too; false: from the other's alone
-        label_embeddings: str | None = None  # file of vectors for the class names; None: the embedded one
-        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+        confidence: Share = 0.95  # τ, confidence threshold of the softmax classifier
+        similarity: Cosine = 0.7  # τ_s, cosine threshold of the semantic classifier
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled losses
+        semantic_weight: NonNegativeFloat = 3.0  # λ, weight of the cosine losses
+        group_distance: CosineDistance = 0.2  # ε: classes closer than this in cosine distance are in one group
+        hidden: Size = 2048  # width of the hidden layer of the semantic classifier
+        own_labels: bool = True  # each classifier learns from its own pseudo-labels too; false: only from the other's
+        label_embeddings: str | None = None  # file of embeddings of the class names; None: the one in the package
+        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
 
     config: Config
     embeddings: Tensor  # K D: e_k, each of length 1
     groups: Tensor  # K K: 1 / size of the group where two classes share one, else 0
 
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
-        """Adds the semantic classifier; the classes' groups are found once, here."""
+        """Adds the semantic classifier and groups the classes."""
         super().__init__(backbone, task, config)
         c = self.config
-        # Paper: ConceptNet Numberbatch; here: vectors of a sentence encoder unless a file is named, because they fit
-        # into the package and names of several words need no rules. A Numberbatch text can be that file.
+        # Paper: ConceptNet Numberbatch; here: vectors of a sentence encoder unless a file is given, because they fit
+        # into the package and names of several words need no rules. The file can be a Numberbatch text.
         embeddings = spread(load_label_embeddings(task.class_names, c.label_embeddings))
         self.register_buffer("embeddings", embeddings)
         self.register_buffer("groups", group_classes(embeddings, c.group_distance))
@@ -109,7 +109,7 @@ class SemCo(Algorithm):
         return Step(loss, {name: value.detach() for name, value in logs.items()}, chosen, keep | keep_s)
 
     def semantic_label(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What points U D mean: similarity c U to the best group, its nearest class ŷ_s U, and the target ê U D."""
+        """Pseudo-labels of points U D: similarity c U to the best group, its nearest class ŷ_s U, the target ê U D."""
         cosines = F.normalize(s, dim=-1) @ self.embeddings.T  # U K
         # Softmax of cosines cannot come near 0.95, so confidence is the cosine itself (0.7), as in the authors' code.
         similarity, of_group = (cosines @ self.groups).max(-1)
@@ -123,15 +123,15 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def spread(embeddings: Tensor) -> Tensor:
-    """K D → K D of length 1, with what all the classes have in common taken out."""
+    """K D → K D of length 1, with the mean over the classes subtracted."""
     # Paper: the vectors as they are; here: less their mean, because names of one kind ("one", "two", "three") have
-    # cosines near 0.7, so that a point that tells no class from another would be nearer than 0.7 to all of them.
+    # cosines near 0.7, so that a point between all classes would have cosines above 0.7 to each of them.
     unit = F.normalize(embeddings.float(), dim=-1)
     return F.normalize(unit - unit.mean(0), dim=-1)
 
 
 def group_classes(embeddings: Tensor, distance: float) -> Tensor:
-    """K K: 1 / group size where two classes are of one group, by DBSCAN on cosine distance; a loner is a group."""
+    """K K: 1 / group size where two classes are of one group, by DBSCAN on cosine distance."""
     from sklearn.cluster import DBSCAN
 
     found = DBSCAN(eps=distance, min_samples=1, metric="cosine").fit(embeddings.double().numpy()).labels_

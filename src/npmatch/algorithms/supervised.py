@@ -1,4 +1,4 @@
-"""The floor: the same network trained on the labelled images alone.
+"""Supervised baseline: the same network trained on the labelled images only.
 
 L = CE(y, p(y | weak(x)))
 """
@@ -13,7 +13,7 @@ from npmatch.types import Batch, Step, Views
 
 
 class Supervised(Algorithm):
-    """Cross-entropy on weak views of labelled images; no unlabelled image is looked at."""
+    """Cross-entropy on weak views of labelled images; unlabelled images are not used."""
 
     views = Views(weak=0, strong=0)
 

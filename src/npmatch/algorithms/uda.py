@@ -33,11 +33,11 @@ class UDA(Algorithm):
     class Config:
         """The paper's hyperparameters for images."""
 
-        temperature: PositiveFloat = 0.4  # τ, which sharpens the targets
-        confidence: Share = 0.8  # β: above it a target is learnt from
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ, of the unlabelled loss
-        annealing: Annealing = "off"  # TSA's schedule: log for plenty of labels, exp for very few
-        weak_norm: WeakNorm = "joint"  # whose batch-norm statistics normalise the weak views
+        temperature: PositiveFloat = 0.4  # τ, temperature that sharpens the targets
+        confidence: Share = 0.8  # β: predictions of higher confidence are used as targets
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ, weight of the unlabelled loss
+        annealing: Annealing = "off"  # schedule of TSA: log for many labels, exp for very few
+        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
 
     config: Config
 
@@ -70,7 +70,7 @@ class UDA(Algorithm):
 
 
 def signal_threshold(annealing: Literal["linear", "log", "exp"], progress: Tensor, num_classes: int) -> Tensor:
-    """η, 0-d: labelled images above it are learnt already and left out for now."""
+    """η, 0-d: labelled images whose own class has a higher probability are left out."""
     match annealing:
         case "linear":
             alpha = progress

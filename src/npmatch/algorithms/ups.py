@@ -1,7 +1,7 @@
 """Uncertainty-aware pseudo-label selection: In Defense of Pseudo-Labeling (UPS). Rizve et al., ICLR 2021.
 
-Idea: T passes under dropout say how much a prediction wavers; a label is trusted where it is likely and steady, and
-classes that are steadily unlikely are learnt as labels that an image does not have.
+Idea: the spread of T passes under dropout is the uncertainty of a prediction. A label is trusted where it is likely and
+certain; classes that are certain to be unlikely are learnt as negative labels.
 
     L = CE(y, p(y | weak(x))) + λ_u · 1/U Σ_b g_b · CE(argmax p_b, p(y | strong(u_b))) + λ_n · L_neg
     L_neg = mean over pairs (b, c) with g_bc of −log(1 − p(c | strong(u_b)))
@@ -30,7 +30,7 @@ from npmatch.types import Batch, NonNegativeFloat, Share, ShareBelowOne, Size, S
 
 
 class Selection(NamedTuple):
-    """What is taken from the passes on unlabelled images."""
+    """Pseudo-labels of unlabelled images, positive and negative."""
 
     pseudo: Tensor  # U, int64
     positive: Tensor  # U, bool: the pseudo-label is trusted
@@ -38,20 +38,20 @@ class Selection(NamedTuple):
 
 
 class UPS(Algorithm):
-    """MC dropout's uncertainty gates positive and negative pseudo-labels."""
+    """Positive and negative pseudo-labels, selected by the uncertainty of MC dropout."""
 
     @dataclass(frozen=True)
     class Config:
-        """The paper's hyperparameters; the confidence is the curriculum's."""
+        """The paper's hyperparameters, with the confidence of FlexMatch's curriculum."""
 
-        samples: Size = 10  # T, passes under dropout
+        samples: Size = 10  # T, number of passes under dropout
         dropout: ShareBelowOne = 0.3  # share of elements dropped
-        confidence: Share = 0.95  # τ_p, which the curriculum's thresholds rise to
-        max_std: NonNegativeFloat = 0.05  # κ_p: a pseudo-label that wavers more is not trusted
-        negative_confidence: Share = 0.05  # τ_n: a class at most this likely may be a negative label
-        negative_max_std: NonNegativeFloat = 0.005  # κ_n: unless it wavers more
-        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, of positive labels
-        negative_weight: NonNegativeFloat = 1.0  # λ_n, of negative labels
+        confidence: Share = 0.95  # τ_p: upper limit of the thresholds of the classes
+        max_std: NonNegativeFloat = 0.05  # κ_p: pseudo-labels of higher standard deviation are not trusted
+        negative_confidence: Share = 0.05  # τ_n: highest probability of a negative label
+        negative_max_std: NonNegativeFloat = 0.005  # κ_n: highest standard deviation of a negative label
+        unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the loss of positive labels
+        negative_weight: NonNegativeFloat = 1.0  # λ_n, weight of the loss of negative labels
 
     config: Config
     model: MCDropoutModel
@@ -74,14 +74,14 @@ class UPS(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         pseudo, positive, negative = self.select(self.sample(u_weak), batch.index)
 
-        # The weak views are in this pass for batch norm alone, whose statistics are then of all views, as elsewhere.
+        # The weak views are in this pass for batch norm only: its statistics are of all views, as in other algorithms.
         f_x, _, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, "joint")
         logits_strong = head(f_strong)
         loss_x = F.cross_entropy(head(f_x), batch.y)
         # Paper: the mean over trusted images; here: over all U, because FlexMatch's curriculum was made for that.
         loss_u = (positive * F.cross_entropy(logits_strong, pseudo, reduction="none")).mean()
-        # Paper: the mean over an image's negative labels, then over images; here: over all pairs, because a label
-        # then weighs the same in every image.
+        # Paper: the mean over an image's negative labels, then over images; here: over all pairs, because each label
+        # then has the same weight.
         not_class = -(1 - logits_strong.softmax(-1)).clamp(min=1e-7).log()
         loss_n = masked_mean(not_class.flatten(), negative.flatten())
 
@@ -98,15 +98,15 @@ class UPS(Algorithm):
     def sample(self, u_weak: Tensor) -> Tensor:
         """Probabilities of T passes with fresh dropout masks, T U K."""
         # Paper: batch norm by running statistics; here: by the weak views of each pass, because slow running
-        # statistics lag far behind the weights at first. They do not move: T passes would count an image T times.
+        # statistics lag far behind the weights at first. They do not change: T passes would count an image T times.
         with frozen_statistics(self.model):
             return torch.stack([self.model.logits(u_weak) for _ in range(self.config.samples)]).softmax(-1)
 
     @torch.no_grad()
     def select(self, samples: Tensor, index: Tensor) -> Selection:
-        """Positive and negative labels from probabilities T U K of the images `index` U; moves the curriculum."""
+        """Positive and negative labels from probabilities T U K of the images `index` U; updates the curriculum."""
         c = self.config
-        p, std = samples.mean(0), samples.std(0, correction=min(1, len(samples) - 1))  # one pass does not waver
+        p, std = samples.mean(0), samples.std(0, correction=min(1, len(samples) - 1))  # 0 for one pass
         confidence, pseudo = p.max(-1)
         steady = std.gather(1, pseudo[:, None]).squeeze(1) <= c.max_std
         positive = (confidence >= self.curriculum.thresholds()[pseudo]) & steady

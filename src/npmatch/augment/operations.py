@@ -31,7 +31,7 @@ def identity_table(images: Tensor) -> Tensor:
 @cache
 def _levels(device: torch.device) -> Tensor:
     """0 … 255, made once for each device."""
-    with torch.inference_mode(False):  # else a first call inside inference mode would mark it for ever
+    with torch.inference_mode(False):  # a tensor made in inference mode could not be used in training later
         return torch.arange(256, dtype=torch.uint8, device=device).view(1, 1, 256)
 
 

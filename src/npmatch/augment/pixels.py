@@ -11,7 +11,7 @@ from torch import Tensor
 @cache
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """`values` on the device, copied there once: a captured graph must not copy from the host."""
-    with torch.inference_mode(False):  # else a first call inside inference mode would taint later training
+    with torch.inference_mode(False):  # a tensor made in inference mode could not be used in training later
         return torch.tensor(values, dtype=dtype, device=device)
 
 

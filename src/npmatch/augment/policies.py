@@ -1,4 +1,4 @@
-"""Augmentation policies by name: which views a data set's images get."""
+"""Augmentation policies by name: the weak and strong views of a data set's images."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PartOfArea = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How images are changed before a network sees them."""
+    """Settings of the augmentation."""
 
     policy: str = "natural"  # natural, digits (no flip), none, or package.module:name
-    crop: Literal["pad", "resized"] = "pad"  # after reflect padding, or of random area and aspect, resized
-    padding: Annotated[int, Field(ge=0, le=10**6)] = 4  # pixels, for `pad`
+    crop: Literal["pad", "resized"] = "pad"  # a crop after reflect padding, or of random area and aspect
+    padding: Annotated[int, Field(ge=0, le=10**6)] = 4  # reflect padding in pixels, for `pad`
     crop_scale: tuple[PartOfArea, PartOfArea] = (0.2, 1.0)  # smallest and largest share of the area, for `resized`
-    size: Size | None = None  # side of the views, for `resized`; the images' own if not given
-    operations: Annotated[int, Field(ge=0, le=100)] = 3  # of RandAugment on a strong view
-    cutout: Share = 0.5  # largest side of the cutout, of the image's width
+    size: Size | None = None  # side of the views in pixels, for `resized`; None: that of the images
+    operations: Annotated[int, Field(ge=0, le=100)] = 3  # RandAugment operations on each strong view
+    cutout: Share = 0.5  # largest side of the cutout, as a share of the image's width
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The two kinds of views of an image."""
+    """The weak and the strong view of an image."""
 
     weak: View[Any]
     strong: View[Any]
@@ -53,7 +53,7 @@ def make_policy(config: AugmentConfig, image_shape: tuple[int, int, int], mean: 
 
 
 def _make_crop(config: AugmentConfig, image_shape: tuple[int, int, int], flip: bool) -> View[CropDraws]:
-    """The weak view."""
+    """The weak view: a crop, with a flip if wanted."""
     _, height, width = image_shape
     if config.crop == "pad":
         return PadCrop(config.padding, flip)
@@ -62,7 +62,7 @@ def _make_crop(config: AugmentConfig, image_shape: tuple[int, int, int], flip: b
 
 
 def _check(config: AugmentConfig, image_shape: tuple[int, int, int]) -> None:
-    """Name the first value that no view can be made of."""
+    """Raises an NPMatchError that names the first impossible value."""
     channels, height, width = image_shape
     smallest, largest = config.crop_scale
     if channels not in (1, 3):
@@ -82,7 +82,7 @@ def _check(config: AugmentConfig, image_shape: tuple[int, int, int]) -> None:
 
 
 def _users_policy(name: str, image_shape: tuple[int, int, int], mean: tuple[float, ...]) -> Policy:
-    """The views of what 'package.module:name' returns when called with (image_shape, mean)."""
+    """The policy that a user's 'package.module:name' returns when called with (image_shape, mean)."""
     make = import_name(name, "augmentation policy")
     if not callable(make):
         raise NPMatchError(f"augmentation policy '{name}' cannot be called with (image_shape, mean)")

@@ -1,4 +1,4 @@
-"""Strong views: RandAugment and cutout, then what the weak view does. Every image has its own draws."""
+"""Strong views: RandAugment and cutout, then a weak view. Every image has its own random draws."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from npmatch.augment.weak import CropDraws
 
 
 class StrongDraws(NamedTuple):
-    """What happens to each image."""
+    """The random choices for each image."""
 
     operation: Tensor  # n slots, int64: positions in OPERATIONS
     magnitude: Tensor  # n slots, float32: in the operation's own unit
-    square: Tensor  # n 3, float32: of the cutout, its middle's x and y and its side, in [0, 1]
+    square: Tensor  # n 3, float32: x and y of the cutout's centre and its side, in [0, 1]
     flip: Tensor  # as in CropDraws
     box: Tensor
 
@@ -43,10 +43,10 @@ class Strong(View[StrongDraws]):
     weak: View[CropDraws]
     fill: tuple[int, ...]  # one level per channel
     operations: int = 3
-    cutout: float = 0.5  # largest side, of the image's width
+    cutout: float = 0.5  # largest side, as a share of the image's width
 
     def draw(self, n: int, device: torch.device) -> StrongDraws:
-        """Operations with replacement, magnitudes uniform in their ranges, a square anywhere."""
+        """Operations with replacement, magnitudes uniform in their ranges, a square at a uniform position."""
         operation = torch.randint(len(OPERATIONS), (n, self.operations), device=device)
         low, high = (constant(tuple(RANGES[name][end] for name in OPERATIONS), torch.float32, device) for end in (0, 1))
         magnitude = torch.lerp(low[operation], high[operation], torch.rand(n, self.operations, device=device))
@@ -73,7 +73,7 @@ def apply_static(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor
             table = torch.where(is_chosen, make_table(images, amount), table)
         images = look_up(images, table)
 
-        degenerate = images  # blending an image with itself leaves it as it is
+        degenerate = images  # blending an image with itself does not change it
         for name, make_degenerate in DEGENERATES.items():
             is_chosen = (chosen == OPERATIONS.index(name)).view(-1, 1, 1, 1)
             degenerate = torch.where(is_chosen, make_degenerate(images), degenerate)
@@ -86,7 +86,7 @@ def apply_static(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor
 def apply_grouped(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     """RandAugment for the CPU: each operation on its own images alone. The same views as `apply_static`."""
     matrices = affine_matrix(operation, magnitude, *images.shape[2:])
-    place = torch.arange(len(images))  # which image lies in each row, until all are put back in order
+    place = torch.arange(len(images))  # which image is in each row; the order is restored at the end
     for chosen, amount, matrix in zip(*(t.unbind(1) for t in (operation, magnitude, matrices)), strict=True):
         order = chosen[place].argsort()
         place, images = place[order], images.index_select(0, order)

@@ -1,6 +1,6 @@
-"""What a view is: draws for n images, and their application, kept apart.
+"""The interface of a view: random draws for n images, and their application, as separate functions.
 
-Draws are made for a whole batch and can be sliced, so several processes can share one batch's draws.
+Draws are made for a whole batch and can be sliced, so that several ranks can share the draws of one batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class View(ABC, Generic[Draws]):
 
     @abstractmethod
     def draw(self, n: int, device: torch.device) -> Draws:
-        """Everything random about n views, from the device's default generator."""
+        """All random numbers of n views, from the device's default generator."""
 
     @abstractmethod
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """The views that `draws` stand for; nothing is random here."""
+        """The views that `draws` describe; a deterministic function."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """New views of `images`, which on several ranks are this rank's share: draws are made for all of them."""
+        """New views of `images`; every rank draws for the global batch and applies the draws of its own share."""
         share = local_share()
         draws = self.draw(share.world * len(images), images.device)
         return self.apply(images, draws if share.world == 1 else slice_draws(draws, share.block(len(images))))
@@ -42,17 +42,17 @@ def slice_draws(draws: Draws, rows: slice) -> Draws:
 
 
 class NoDraws(NamedTuple):
-    """The draws of a view that has none, or that keeps them to itself."""
+    """The draws of a view that has none, or that draws when it is applied."""
 
     none: Tensor  # n 0
 
 
 @dataclass(frozen=True)
 class Identity(View[NoDraws]):
-    """The images as they are."""
+    """The images unchanged."""
 
     def draw(self, n: int, device: torch.device) -> NoDraws:
-        """Nothing."""
+        """No draws, n 0."""
         return NoDraws(torch.empty(n, 0, device=device))
 
     def apply(self, images: Tensor, draws: NoDraws) -> Tensor:
@@ -62,15 +62,15 @@ class Identity(View[NoDraws]):
 
 @dataclass(frozen=True)
 class FunctionView(View[NoDraws]):
-    """A user's function from uint8 batches to uint8 batches, which draws for itself."""
+    """A user's function from uint8 batches to uint8 batches, with its own random draws."""
 
     function: Callable[[Tensor], Any]
 
     def draw(self, n: int, device: torch.device) -> NoDraws:
-        """Nothing: the function draws when it is applied."""
+        """No draws, n 0: the function draws when it is applied."""
         return NoDraws(torch.empty(n, 0, device=device))
 
     def apply(self, images: Tensor, draws: NoDraws) -> Tensor:
-        """What the function makes of the images."""
+        """The function's result for these images."""
         changed: Tensor = self.function(images)
         return changed

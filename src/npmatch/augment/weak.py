@@ -22,13 +22,13 @@ class CropDraws(NamedTuple):
 
 
 def draw_flip(n: int, device: torch.device, wanted: bool) -> Tensor:
-    """n, bool: true for half of the images, or for none."""
+    """n, bool: each true with probability ½ if flips are wanted, else false."""
     return torch.rand(n, device=device) < (0.5 if wanted else 0.0)
 
 
 @dataclass(frozen=True)
 class PadCrop(View[CropDraws]):
-    """Flip, pad every side by reflection, and cut an image of the old size out of it."""
+    """Flip, pad every side by reflection, and crop to the original size."""
 
     padding: int = 4
     flip: bool = True
@@ -64,7 +64,7 @@ class ResizedCrop(View[CropDraws]):
     flip: bool = True
 
     def draw(self, n: int, device: torch.device) -> CropDraws:
-        """The box is its share of the area, its aspect, and where it lies in the room left, from 0 to 1."""
+        """The box is its share of the area, its aspect, and its top and left in the remaining space, in [0, 1]."""
         area, aspect, top, left = torch.rand(n, 4, device=device).unbind(1)
         area = self.scale[0] + (self.scale[1] - self.scale[0]) * area
         shortest, longest = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -75,7 +75,7 @@ class ResizedCrop(View[CropDraws]):
         """n C H W → n C S S."""
         image_aspect = images.shape[3] / images.shape[2]
         area, aspect, top, left = draws.box.unbind(1)
-        # A box that would stick out is cut to the image: torchvision's drawing again has no static shape.
+        # A box larger than the image is clipped; torchvision draws again, which has no static shape.
         width = (area * aspect / image_aspect).sqrt().clamp(max=1)
         height = (area / aspect * image_aspect).sqrt().clamp(max=1)
         y = _pixel_middles(top * (1 - height), height, self.size[0])

@@ -1,4 +1,4 @@
-"""Networks from images to pooled features: any module with `num_features` and N C H W → N F will do."""
+"""Networks from images to pooled features: any module N C H W → N F with an attribute `num_features`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BUILT_IN = ["wrn-28-2", "wrn-28-8", "wrn-37-2", "cnn"]
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """Which network, and how it starts."""
+    """Settings of the backbone."""
 
     name: str = "wrn-28-2"  # wrn-28-2, wrn-28-8, wrn-37-2, cnn, timm:NAME or package.module:Class
-    pretrained: bool = False  # timm models only
+    pretrained: bool = False  # timm models only: start with pretrained weights
     width: Size | None = None  # cnn only: channels of the first layer
     stem_stride: Size = 1  # cnn only: stride of the first layer; 2 takes a quarter of the time
     norm_momentum: Share | None = None  # share of the new batch in batch norm's running statistics
@@ -38,7 +38,7 @@ def make_backbone(config: BackboneConfig, in_channels: int) -> nn.Module:
         case ["wrn-28-8"]:
             return WideResNet(8, in_channels=in_channels, **momentum)
         case ["wrn-37-2"]:
-            # Four stages, the first with stride 2 already: it is made for 96×96.
+            # Four stages, of which the first has stride 2 too: made for images of 96×96.
             return WideResNet(2, stages=4, in_channels=in_channels, first_stride=2, **momentum)
         case ["cnn"]:
             return SmallCNN(config.width or 32, config.stem_stride, in_channels, **momentum)
@@ -60,7 +60,7 @@ def _timm_model(name: str, config: BackboneConfig, in_channels: int) -> nn.Modul
         if not config.pretrained:
             raise
         raise NPMatchError(
-            f"backbone.pretrained: the weights of timm's '{name}' could not be had ({type(error).__name__}); "
+            f"backbone.pretrained: the weights of timm's '{name}' could not be loaded ({type(error).__name__}); "
             "put them into the Hugging Face cache or set backbone.pretrained=false"
         ) from error
     # Some timm networks keep a hidden layer in the head, so their pooled width is not `num_features`.

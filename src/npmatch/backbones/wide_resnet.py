@@ -15,7 +15,7 @@ class Block(nn.Module):
     """norm-act-conv twice, plus the input or its 1×1 projection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activate_input: bool, momentum: float) -> None:
-        """`activate_input`: the shortcut takes the activated input too (the network's first block)."""
+        """`activate_input`: the shortcut also gets the activated input, as in the network's first block."""
         super().__init__()
         self.activate_input, self.stride = activate_input, stride
         self.norm1 = norm(inputs, momentum)
@@ -63,7 +63,7 @@ class WideResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm(channels[-1], momentum)
         self.num_features = channels[-1]
-        # What takes over training passes, for speed: on CUDA `features` of backbones/fused.
+        # Replaces the forward pass in training, for speed: on CUDA `features` of backbones/fused.
         self.training_pass: Callable[[WideResNet, Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def activate(x: Tensor) -> Tensor:
 
 
 def norm(channels: int, momentum: float) -> nn.BatchNorm2d:
-    """Batch norm with the family's eps."""
+    """Batch norm with the eps of the FixMatch family."""
     return nn.BatchNorm2d(channels, eps=1e-3, momentum=momentum)
 
 

@@ -1,4 +1,4 @@
-"""What sits on a backbone: the linear head, the neural-process head with its banks, and the model that joins them."""
+"""Heads on a backbone: linear, neural process with its banks, MC dropout; and the model that joins the two."""
 
 from npmatch.heads.bank import Bank
 from npmatch.heads.linear import LinearHead

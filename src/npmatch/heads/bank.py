@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 class Bank(nn.Module):
-    """The last Q rows pushed, as a ring buffer with one spare row where rejected rows go (static shapes)."""
+    """The last Q rows pushed, as a ring buffer with one spare row that takes rejected rows (static shapes)."""
 
     rows: Tensor  # Q + 1 M; the last row is the spare
     position: Tensor  # 0-d int64: where the next row goes
-    filled: Tensor  # 0-d int64: rows that hold something
+    filled: Tensor  # 0-d int64: number of rows in use
 
     def __init__(self, length: int, width: int) -> None:
         """Starts with one random row, as the paper initialises its banks."""
@@ -25,7 +25,7 @@ class Bank(nn.Module):
 
     @property
     def length(self) -> int:
-        """Q."""
+        """Q, the number of rows."""
         return self.rows.shape[0] - 1
 
     @torch.no_grad()
@@ -36,12 +36,12 @@ class Bank(nn.Module):
         fits = keep & (order > count - self.length)
         slot = torch.where(fits, (self.position + order - 1) % self.length, self.length)
         self.rows.index_copy_(0, slot, rows.detach().to(self.rows.dtype))
-        self.rows[-1].zero_()  # which rejected row came last is no state
+        self.rows[-1].zero_()  # the last rejected row is not part of the state
         self.position.copy_((self.position + count) % self.length)
         self.filled.copy_((self.filled + count).clamp(max=self.length))
 
     def mean(self) -> Tensor:
-        """Mean of what is held, M."""
+        """Mean of the rows in use, M."""
         held = torch.arange(self.length, device=self.rows.device) < self.filled
         return (self.rows[:-1] * held[:, None]).sum(0) / self.filled
 
@@ -52,7 +52,7 @@ class Bank(nn.Module):
         return bank
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Takes the length of the bank it is given: a saved model holds condensed banks."""
+        """Adopts the length of the loaded bank: a saved model holds condensed banks."""
         rows = state_dict.get(prefix + "rows")
         if rows is not None and rows.shape[0] != self.rows.shape[0]:
             self.rows = torch.zeros_like(rows, device=self.rows.device)

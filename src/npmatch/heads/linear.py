@@ -18,6 +18,6 @@ class LinearHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def predict(self, features: Tensor) -> Prediction:
-        """N F → what the model says."""
+        """N F → class probabilities and their entropy."""
         probs = self(features).softmax(-1)
         return Prediction(probs, entropy(probs))

@@ -1,8 +1,8 @@
-"""MC dropout (Gal & Ghahramani, ICML 2016): a network's predictions under dropout as samples of what it believes.
+"""MC dropout (Gal & Ghahramani, ICML 2016): a network's predictions under dropout as samples of the posterior.
 
 In training this is ordinary dropout. In prediction each of T passes is one sampled sub-network: a dropout layer has
-one mask per pass, drawn from the pass and the layer's place in it alone and shared by all images, so that batch size,
-order and repetition change nothing.
+one mask per pass, which depends only on the pass and the layer's place in it and is shared by all images, so that
+batch size, order and repetition change nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class _Pass:
     calls: int = 0  # of dropout layers so far: a layer's place in the pass, also where one module is used twice
 
 
-# Which pass a network is in. A context variable, so that threads which share a model do not share a pass.
+# The current pass. A context variable, so that threads that share a model do not share a pass.
 _current: ContextVar[_Pass | None] = ContextVar("mc_dropout_pass", default=None)
 
 
 class MCDropout(nn.Dropout):
-    """Per-element dropout in training; in evaluation the mask of the current pass, and nothing outside a pass."""
+    """Per-element dropout in training; in evaluation the mask of the current pass, the identity outside a pass."""
 
     def __init__(self, p: float) -> None:
         """`p` is the share of elements dropped."""
         super().__init__(p)
-        self.sharded = False  # whether it sees this rank's share of a batch (in a backbone) and not all of it
-        self.masks: dict[tuple[int, int], Tensor] = {}  # (pass, place) → bool; a memory of draws, not state
+        self.sharded = False  # whether its input is this rank's share of a batch (in a backbone) and not all of it
+        self.masks: dict[tuple[int, int], Tensor] = {}  # (pass, place) → bool; a cache of draws, not state
 
     def forward(self, x: Tensor) -> Tensor:
         """N ... → N ..., with the expectation kept."""
@@ -54,17 +54,17 @@ class MCDropout(nn.Dropout):
         current.calls += 1
         kept = self.masks.get(key)
         if kept is None or kept.shape != x.shape[1:] or kept.device != x.device:
-            # Drawn on the CPU from a generator of its own: the same on every device, and no other draw is disturbed.
+            # Drawn on the CPU from its own generator: the same on every device, and no other draws are affected.
             generator = torch.Generator().manual_seed(mix(0, "dropout", *key))
             kept = (torch.rand(x.shape[1:], generator=generator) >= self.p).to(x.device)
             self.masks[key] = kept
         return x * kept / (1 - self.p)
 
     def forward_share(self, x: Tensor) -> Tensor:
-        """Every rank draws for all ranks and takes its own: masks differ, and generators stay alike."""
+        """Every rank draws the masks of all ranks and uses its own, so that the ranks' generators stay in step."""
         share = local_share()
-        everyones = F.dropout(torch.ones((share.world, *x.shape), dtype=x.dtype, device=x.device), self.p)
-        return x * everyones[share.rank]
+        masks = F.dropout(torch.ones((share.world, *x.shape), dtype=x.dtype, device=x.device), self.p)
+        return x * masks[share.rank]
 
 
 class DropoutHead(LinearHead):
@@ -95,7 +95,7 @@ class MCDropoutModel(Model):
         return logits
 
     def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
-        """N C H W → what the model says, and the features N F of a pass without dropout."""
+        """N C H W → the prediction, and the features N F of a pass without dropout."""
         return self(x), self.features(x)
 
     def forward(self, x: Tensor) -> Prediction:
@@ -111,7 +111,7 @@ class MCDropoutModel(Model):
 
 
 def replace_dropout(network: nn.Module, p: float) -> None:
-    """Puts an MCDropout of rate `p` in the place of every nn.Dropout, however deep."""
+    """Replaces every nn.Dropout of a network by an MCDropout of rate `p`."""
     for name, child in network.named_children():
         if isinstance(child, nn.Dropout):
             replacement = MCDropout(p)

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 
 class Memory(nn.Module):
-    """The last Q pairs pushed, as a ring buffer; an image asks what the images like it were said to be."""
+    """The last Q pairs pushed, as a ring buffer; reading gives the class probabilities of similar images."""
 
     embeddings: Tensor  # Q D
     probs: Tensor  # Q K
-    pushed: Tensor  # 0-d int64: pairs ever pushed, so the next one's place and how many are held
+    pushed: Tensor  # 0-d int64: pairs ever pushed; gives the next position and the number of pairs held
 
     def __init__(self, length: int, width: int, num_classes: int) -> None:
         """Starts empty."""
@@ -22,7 +22,7 @@ class Memory(nn.Module):
 
     @property
     def length(self) -> int:
-        """Q."""
+        """Q, the number of pairs."""
         return len(self.embeddings)
 
     @torch.no_grad()
@@ -35,8 +35,8 @@ class Memory(nn.Module):
         self.pushed.add_(len(embeddings))
 
     def read(self, embeddings: Tensor, temperature: float) -> Tensor:
-        """Σ_k softmax_k(z · z_k / t) p_k over what is held: n D → n K; zeros while nothing is."""
+        """Σ_k softmax_k(z · z_k / t) p_k over the pairs held: n D → n K; zeros while it is empty."""
         empty = torch.arange(self.length, device=self.pushed.device) >= self.pushed
         similarity = embeddings @ self.embeddings.T / temperature
-        # The lowest finite number, not −∞: with every row empty the softmax stays finite and weighs zeros.
+        # The lowest finite number, not −∞: with every row empty the softmax is finite, and it weights zeros.
         return similarity.masked_fill(empty, torch.finfo(similarity.dtype).min).softmax(-1) @ self.probs

@@ -1,4 +1,4 @@
-"""A backbone and a head: what is trained, saved, loaded and exported."""
+"""A backbone and a head: the network that is trained, saved, loaded and exported."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ WeakNorm = Literal["joint", "own", "running"]
 
 
 class Model(nn.Module):
-    """Normalised images in, a Prediction out; algorithms train it through `features` and its head."""
+    """Maps normalised images to a Prediction; algorithms train it through `features` and its head."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
-        """`backbone` maps images to pooled features N F and tells F as `num_features`; `head.predict` takes them."""
+        """`backbone` maps images to pooled features N F, F = `backbone.num_features`; `head.predict` takes them."""
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self.autocast: torch.dtype | None = None  # the backbone's arithmetic; heads stay in float32
+        self.autocast: torch.dtype | None = None  # dtype of the backbone's arithmetic; heads compute in float32
 
     def features(self, x: Tensor) -> Tensor:
-        """Pooled features of images: N C H W → N F, never in less than float32.
+        """Pooled features of images: N C H W → N F, in float32 or float64.
 
-        In training on several ranks, `x` is this rank's share of the batch, and the features are those of all of it.
+        In training on several ranks, `x` is this rank's share of the batch, and the features are of the whole batch.
         """
         return all_gather(self._backbone_features(x)) if self.training else self._backbone_features(x)
 
@@ -59,21 +59,21 @@ class Model(nn.Module):
         return f_x, f_weak, f_strong
 
     def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
-        """N C H W → what the model says, and the features N F it says it from."""
+        """N C H W → the prediction, and the features N F that it is made from."""
         f = self.features(x)
         return self.head.predict(f), f  # type: ignore[operator]
 
     def freeze(self) -> None:
-        """For prediction alone: a head that can computes once what does not depend on the image."""
+        """For prediction only: lets the head compute once what does not depend on the image, if it can."""
         if hasattr(self.head, "freeze"):
             self.head.freeze()  # type: ignore[operator]
 
     def forward(self, x: Tensor) -> Prediction:
-        """N C H W → what the model says."""
+        """N C H W → the prediction."""
         prediction: Prediction = self.head.predict(self.features(x))  # type: ignore[operator]
         return prediction
 
 
 def backbones_in(network: nn.Module) -> Iterator[nn.Module]:
-    """What sees a rank's share of the images alone; all that lies behind sees the features of the whole batch."""
+    """The backbones in a network: on several ranks they see a share of the batch, all other modules the whole."""
     return (module.backbone for module in network.modules() if isinstance(module, Model))

@@ -24,7 +24,7 @@ class NeuralProcessHead(nn.Module):
     """q(z | points), r(points) and p(y | feature, z, r), with T samples of z."""
 
     noise: Tensor  # T M: the stored draws that make predictions repeatable
-    frozen_z: Tensor | None  # T D and D: what z and r add to the decoder's first layer, once `freeze` was called
+    frozen_z: Tensor | None  # T D and D: contributions of z and r to the decoder's first layer, set by `freeze`
     frozen_r: Tensor | None
 
     def __init__(
@@ -37,7 +37,7 @@ class NeuralProcessHead(nn.Module):
         decoder_width: int,
         average: Average = "probabilities",
     ) -> None:
-        """All MLPs have two layers, M wide (paper, appendix); the decoder's width is its own."""
+        """All MLPs have two layers of width M (paper, appendix), but for the decoder's `decoder_width`."""
         super().__init__()
         self.num_classes, self.samples, self.width, self.average = num_classes, samples, width, average
         self.latent_encoder = encoder(num_features + num_classes, width)
@@ -73,12 +73,12 @@ class NeuralProcessHead(nn.Module):
 
     def decode(self, features: Tensor, z: Tensor, r: Tensor) -> Tensor:
         """Logits of every sample for every target point: n F, T M, M → T n K."""
-        # The first layer acts on [feature, z_t, r]; its three column blocks act apart, so nothing is copied T times.
+        # The first layer acts on [feature, z_t, r]; its column blocks are applied separately: no copy for each t.
         _, on_z, on_r = self._first_layer()
         return self._decode(features, F.linear(z, on_z), F.linear(r, on_r))
 
     def _first_layer(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Its column blocks for features, z and r: D F, D M, D M."""
+        """Column blocks of the decoder's first layer for features, z and r: D F, D M, D M."""
         weight = self.decoder_in.weight
         on_feature, on_z, on_r = torch.split(weight, [weight.shape[1] - 2 * self.width, self.width, self.width], 1)
         return on_feature, on_z, on_r
@@ -94,18 +94,18 @@ class NeuralProcessHead(nn.Module):
         return self._decode(features, *self._from_banks(noise))
 
     def _from_banks(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """What z and r add to the decoder's first layer in inference mode, T D and D: it depends on no image."""
+        """Contributions of z and r to the decoder's first layer in inference mode, T D and D, equal for all images."""
         _, on_z, on_r = self._first_layer()
         z = self.q_z(self.latent_bank.mean()).sample(noise)
         return F.linear(z, on_z), F.linear(self.deterministic_bank.mean(), on_r)
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """For prediction alone: what does not depend on the image is computed here, once; training thaws it."""
+        """For prediction only: computes once what does not depend on the image; `train()` undoes it."""
         self.frozen_z, self.frozen_r = self._from_banks(self.noise)
 
     def train(self, mode: bool = True) -> NeuralProcessHead:
-        """Training changes what `freeze` remembers."""
+        """Drops the tensors that `freeze` has computed, as training changes them."""
         if mode:
             self.frozen_z = self.frozen_r = None
         super().train(mode)
@@ -125,12 +125,12 @@ class NeuralProcessHead(nn.Module):
 
 
 def encoder(inputs: int, width: int) -> nn.Sequential:
-    """Two layers, each followed by its activation: representations are averaged after it."""
+    """Two layers, each followed by an activation; the representations are averaged after it."""
     return nn.Sequential(nn.Linear(inputs, width), nn.LeakyReLU(0.1), nn.Linear(width, width), nn.LeakyReLU(0.1))
 
 
 def projector(width: int) -> nn.Sequential:
-    """Two layers with a free output: a Gaussian's mean or pre-scale."""
+    """Two layers without an activation at the end: a Gaussian's mean or scale before softplus."""
     return nn.Sequential(nn.Linear(width, width), nn.LeakyReLU(0.1), nn.Linear(width, width))
 
 

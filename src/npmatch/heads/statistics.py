@@ -1,4 +1,4 @@
-"""Batch-norm statistics: who may move those that prediction uses."""
+"""Running statistics of batch norm: a context that does not update them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Inside, batch norms normalise as ever, in training by the batch, but leave their running statistics alone."""
+    """Context in which batch norms normalise as usual, in training by the batch, but keep their running statistics."""
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     for norm in norms:
         norm.track_running_stats = False

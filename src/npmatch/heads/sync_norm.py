@@ -1,6 +1,6 @@
 """Batch norm over the global batch: every rank normalises its rows by the mean and variance of all rows.
 
-torch's SyncBatchNorm does this on CUDA alone; this one does it on any device, and in one process is plain batch norm.
+torch's SyncBatchNorm works on CUDA only; this one works on any device, and in one process it is plain batch norm.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class SyncNorm(_BatchNorm):
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         for name, held in (*norm.named_parameters(recurse=False), *norm.named_buffers(recurse=False)):
             setattr(self, name, held)
-        # timm's norms have their activation inside.
+        # timm's norms contain their activation.
         self.then = [part for name in ("drop", "act") if (part := getattr(norm, name, None)) is not None]
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Images, sequences and vectors alike."""
+        """Accepts images, sequences and vectors."""
 
     def forward(self, input: Tensor) -> Tensor:
         """N C ... → N C ...."""
-        # Compiled is what lies between two norms. Said here and not by a decorator, which would import the compiler.
+        # Not compiled: it has a collective. Disabled here and not by a decorator, which would import the compiler.
         y: Tensor = torch.compiler.disable(self.normalise)(input)  # type: ignore[no-untyped-call]
         return y
 
     def normalise(self, input: Tensor) -> Tensor:
-        """What `forward` does, unseen by a compiler."""
+        """The uncompiled part of `forward`."""
         y: Tensor = self.over_all(input) if self.training and is_initialized() else super().forward(input)
         for part in self.then:
             y = part(y)
         return y
 
     def over_all(self, x: Tensor) -> Tensor:
-        """Normalises by the global batch and, unless they are frozen, moves the running statistics."""
+        """Normalises by the global batch and updates the running statistics, unless they are frozen."""
         y, mean, var = _Normalise.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             assert self.num_batches_tracked is not None
@@ -86,9 +86,9 @@ class _Normalise(torch.autograd.Function):
         d_bias, d_weight = (
             dy.sum(_others(x)),
             (dy * normal).sum(_others(x)),
-        )  # of this rank's rows, as for any parameter
+        )  # over this rank's rows, as for any parameter
         count = world_size() * x.numel() / x.shape[1]
-        # Every row moved the mean and the variance that all rows on all ranks were normalised by.
+        # Every row contributed to the mean and the variance that normalise all rows on all ranks.
         mean_dy, mean_dy_normal = (all_reduce_sum(torch.stack([d_bias, d_weight])) / count).unbind(0)
         through = dy - _per_channel(mean_dy, x) - normal * _per_channel(mean_dy_normal, x)
         dx = through * _per_channel(scale if weight is None else scale * weight, x)
@@ -96,22 +96,22 @@ class _Normalise(torch.autograd.Function):
 
 
 def _others(x: Tensor) -> list[int]:
-    """All dimensions but the channels'."""
+    """All dimensions except the channels."""
     return [0, *range(2, x.dim())]
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """C → 1 C 1 ..., to meet x."""
+    """C → 1 C 1 ..., with as many dimensions as x."""
     return values.view(1, -1, *[1] * (x.dim() - 2))
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Sums over a batch need more digits than bfloat16 has."""
+    """x in at least float32, as sums over a batch need more digits than bfloat16 has."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def synchronise_norms(network: nn.Module) -> None:
-    """Puts a SyncNorm in the place of every batch norm, however deep."""
+    """Replaces every batch norm of a network by a SyncNorm."""
     for name, child in network.named_children():
         if not isinstance(child, _BatchNorm):
             synchronise_norms(child)
@@ -119,12 +119,12 @@ def synchronise_norms(network: nn.Module) -> None:
             setattr(network, name, SyncNorm(child))
         elif not isinstance(child, SyncNorm):
             raise NPMatchError(
-                f"training.sync_norm: {type(child).__name__} has a way of its own; set training.sync_norm=false"
+                f"training.sync_norm: {type(child).__name__} cannot be synchronised; set training.sync_norm=false"
             )
 
 
 def average_statistics(network: nn.Module) -> None:
-    """Gives backbones' local norms the mean over ranks of their running statistics, so that all ranks predict alike."""
+    """Averages the running statistics of backbones' local norms over ranks, so that all ranks predict the same."""
     if not is_initialized():
         return
     seeing_a_share = [m for backbone in backbones_in(network) for m in backbone.modules()]

@@ -1,4 +1,4 @@
-"""What a prediction is worth once labels are known: error, calibration, class by class, selective risk."""
+"""Metrics of a prediction where labels are known: error, calibration error, class by class, selective risk."""
 
 from npmatch.metrics.calibration_error import (
     Reliability,

@@ -1,4 +1,4 @@
-"""Calibration: does a confidence of 90 % mean right nine times in ten, and high uncertainty a likely error?
+"""Calibration error: is a confidence of 90 % right nine times in ten, and is high uncertainty a likely error?
 
 ECE = Σ_m |B_m|/n · |accuracy(B_m) − mean confidence(B_m)|
 UCE = Σ_m |B_m|/n · |error(B_m) − mean ũ(B_m)|,  ũ = H(p̄) / log K
@@ -36,10 +36,10 @@ class Reliability:
 
 def expected_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> float:
     """ECE of the likeliest class, a fraction in [0, 1]; probs N K, y N."""
-    # Imported here because it takes seconds, and most commands never ask for it.
+    # Imported here because it takes seconds, and most commands do not need it.
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    # Rounding can leave a probability a hair outside [0, 1]; torchmetrics would then take them all for
+    # Rounding can put a probability slightly outside [0, 1]; torchmetrics would then take all of them for
     # logits and apply a softmax.
     inside = probs.clamp(0.0, BELOW_ONE)
     return float(multiclass_calibration_error(inside, y, num_classes=probs.shape[1], n_bins=bins))
@@ -67,7 +67,7 @@ def uncertainty_bins(entropy: Tensor, wrong: Tensor, num_classes: int, bins: int
 def _averages(score: Tensor, outcome: Tensor, bins: int, right_closed: bool) -> Reliability:
     """Means of a score in [0, 1] and of its outcome, bin by bin of the score."""
     edges = torch.linspace(0, 1, bins + 1, dtype=score.dtype, device=score.device)
-    # Only the inner edges separate, so 0 falls into the first bin and 1 into the last one.
+    # Only the inner edges separate bins, so 0 falls into the first bin and 1 into the last one.
     bin_of = torch.bucketize(score, edges[1:-1], right=not right_closed)
     count = torch.bincount(bin_of, minlength=bins)
     score_sum = torch.bincount(bin_of, weights=score.double(), minlength=bins)

@@ -1,4 +1,4 @@
-"""Class by class: which classes are hard, and does the model's uncertainty know it?"""
+"""Class by class: accuracy and uncertainty of each class, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ClassRow:
     name: str
     n: int
     accuracy: float  # a fraction
-    uncertainty: float  # nats, mean entropy of the images that truly are of this class
+    uncertainty: float  # nats, mean entropy of the images whose true class this is
 
     def asdict(self) -> dict[str, str | int | float | None]:
-        """For JSON, the error in % as among the headline numbers; None where there is no image to tell by."""
+        """The row for JSON, with the error in % as in Scores; None where the class has no image."""
         error, uncertainty = (100 * (1 - self.accuracy), self.uncertainty) if self.n else (None, None)
         return {"name": self.name, "n": self.n, "error": error, "uncertainty": uncertainty}
 

@@ -1,4 +1,4 @@
-"""Whether labels belong to a prediction: every metric asks this before it computes anything."""
+"""The check that labels fit a prediction, which every metric makes first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from npmatch.types import Prediction
 
 
 def matched(prediction: Prediction, y: Tensor) -> Tensor:
-    """The labels, N int64 beside `prediction`; fails with one line where the two cannot be compared."""
+    """The labels as N int64 on the prediction's device; raises an NPMatchError where the two do not fit."""
     probs, entropy = prediction.probs, prediction.entropy
     if probs.ndim != 2 or probs.shape[1] < 2:
         raise NPMatchError(f"probabilities must be N × K with K ≥ 2, not {tuple(probs.shape)}")
@@ -29,7 +29,7 @@ def matched(prediction: Prediction, y: Tensor) -> Tensor:
             f"labels must lie in 0…{num_classes - 1}, these span {int(y.min())}…{int(y.max())} "
             "(−1 means unlabelled: leave such images out of a measurement)"
         )
-    # A NaN would win every argmax and pass for an ordinary, plausible error rate.
+    # argmax would choose a NaN, and the error rate would look plausible.
     if not bool(torch.isfinite(probs).all() & torch.isfinite(entropy).all()):
         raise NPMatchError("the model's predictions are not finite: it diverged in training")
     return y.to(device=probs.device, dtype=torch.int64)

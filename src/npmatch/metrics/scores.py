@@ -15,10 +15,10 @@ from npmatch.types import Prediction
 
 @dataclass(frozen=True)
 class Scores:
-    """Six numbers, all the better the smaller, and how many images they were measured on."""
+    """Six numbers, of which smaller is better, and the number of images."""
 
     error: float  # %
-    top5_error: float  # %; of the K likeliest classes where K < 5, hence 0
+    top5_error: float  # %; 0 where K ≤ 5
     ece: float  # %
     uce: float  # %
     nll: float  # nats

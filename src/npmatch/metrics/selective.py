@@ -1,4 +1,4 @@
-"""Selective prediction: how the error falls when the model may abstain on what it is unsure of."""
+"""Selective prediction: the error rate of a model that abstains on uncertain images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npmatch.types import Prediction
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The curve from the surest image alone to all N of them."""
+    """The risk–coverage curve, from the most certain image to all N images."""
 
     coverage: Tensor  # N, float64: 1/N, 2/N, …, 1
     risk: Tensor  # N, float64: error rate among the images covered
@@ -25,12 +25,12 @@ class RiskCoverage:
 
 
 def risk_coverage(prediction: Prediction, y: Tensor) -> RiskCoverage:
-    """Error rate of the n surest images, for n = 1…N, surest meaning lowest entropy."""
+    """Error rate of the n images of lowest entropy, for n = 1…N."""
     y = matched(prediction, y)
     entropy, order = prediction.entropy.sort(stable=True)
     wrong = (prediction.label != y).double()[order]
-    # Equally sure images come in no order of their own (a saturated model has thousands at entropy 0): each
-    # counts as the mean of its group, which is what a random order gives on average.
+    # Images of equal entropy have no order (a saturated model has thousands at entropy 0): each counts as the
+    # mean of its group, which is the average over random orders.
     _, group, size = torch.unique_consecutive(entropy, return_inverse=True, return_counts=True)
     wrong = (torch.bincount(group, weights=wrong) / size)[group]
     covered = torch.arange(1, len(y) + 1, dtype=torch.float64, device=wrong.device)
@@ -38,5 +38,5 @@ def risk_coverage(prediction: Prediction, y: Tensor) -> RiskCoverage:
 
 
 def aurc(prediction: Prediction, y: Tensor) -> float:
-    """Area under the risk–coverage curve, a fraction; lower is better, the error rate if u says nothing."""
+    """Area under the risk–coverage curve, a fraction; lower is better, the error rate for useless entropies."""
     return risk_coverage(prediction, y).area

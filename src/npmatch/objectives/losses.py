@@ -33,7 +33,7 @@ def one_hot(y: Tensor, num_classes: int) -> Tensor:
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """p ← normalise(p^{1/T}) over the last dimension: T < 1 makes the likeliest class likelier still."""
+    """p ← normalise(p^{1/T}) over the last dimension: T < 1 raises the probability of the likeliest class."""
     powered = (probs / probs.amax(-1, keepdim=True)) ** (1 / temperature)  # at least one is 1: no 0/0 at small T
     return powered / powered.sum(-1, keepdim=True)
 
@@ -41,12 +41,12 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
 def mixup(x: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """MixMatch's MixUp of n images and targets n K with a shuffle of themselves; every pair draws its own λ.
 
-    λ ~ Beta(α, α) and λ' = max(λ, 1 − λ): row i of the result stays nearer to row i of `x` than to its partner.
+    λ ~ Beta(α, α) and λ' = max(λ, 1 − λ): row i of the result is closer to row i of `x` than to its partner.
     """
     concentration = torch.full_like(targets[:, 0], alpha)
     ratio = torch.distributions.Beta(concentration, concentration, validate_args=False).sample()
     ratio = torch.maximum(ratio, 1 - ratio)[:, None]
-    partner = torch.rand_like(targets[:, 0]).argsort()  # a shuffle that stays on the device
+    partner = torch.rand_like(targets[:, 0]).argsort()  # a shuffle without a copy to the host
     ratio_x = ratio.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
     mixed_x = ratio_x * x + (1 - ratio_x) * x[partner]
     return mixed_x, ratio * targets + (1 - ratio) * targets[partner]

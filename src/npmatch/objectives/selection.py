@@ -17,7 +17,7 @@ def align_to_uniform(probs: Tensor) -> Tensor:
 class WindowAlignment(nn.Module):
     """Distribution alignment over time: p ← normalise(p · target / mean prediction of the last L batches)."""
 
-    means: Tensor  # L K: mean predictions of the last L batches, a ring; zero where there was none yet
+    means: Tensor  # L K: mean predictions of the last L batches, a ring buffer; zero where it is not filled yet
     batches: Tensor  # 0-d int64: batches seen
 
     def __init__(self, length: int, num_classes: int) -> None:
@@ -32,7 +32,7 @@ class WindowAlignment(nn.Module):
 
     @torch.no_grad()
     def forward(self, probs: Tensor, target: Tensor | None = None) -> Tensor:
-        """Takes a batch n K into the window and aligns it to `target` K, or to the uniform distribution."""
+        """Adds a batch n K to the window and aligns it to `target` K, or to the uniform distribution."""
         slot = self.batches % len(self.means)
         self.means.index_copy_(0, slot[None], probs.mean(0, keepdim=True).to(self.means.dtype))
         self.batches.add_(1)
@@ -43,13 +43,13 @@ class WindowAlignment(nn.Module):
 
 
 class Curriculum(nn.Module):
-    """Curriculum pseudo-labelling (FlexMatch, CPL): a class learnt less asks for less confidence.
+    """Curriculum pseudo-labelling (FlexMatch, CPL): a class that is learnt less needs less confidence.
 
-    Remembers for every unlabelled image the class it was last predicted with confidence, else `unused` (= K), and
-    how many images each class holds. A step touches the batch alone, whatever the number of images.
+    Stores for every unlabelled image the class that was last predicted with confidence, else `unused` (= K), and the
+    number of images of each class. The cost of a step depends on the batch and not on the number of images.
     """
 
-    per_image: ClassVar[tuple[str, ...]] = ("assigned",)  # buffers of N rows, of which a step changes its batch's alone
+    per_image: ClassVar[tuple[str, ...]] = ("assigned",)  # buffers of N rows, of which a step changes its batch's
 
     assigned: Tensor  # N, int64: the class last assigned, K = unused
     counts: Tensor  # K + 1, int64: images per class, unused last

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_CHANNELS = 32  # beyond, libraries are as fast
-PROGRAMS = 132  # of the weight gradient, each with a partial sum: one for every multiprocessor of an H100 or H200
+MOST_CHANNELS = 32  # with more channels, library kernels are as fast
+PROGRAMS = 132  # of the weight gradient, each with a partial sum: one per multiprocessor of an H100 or H200
 
 
 @triton.jit

@@ -1,8 +1,7 @@
 """A wide residual network's training pass on CUDA, forward and backward written out over fused kernels.
 
 The computation is that of `WideResNet.forward` in training mode under bfloat16 autocast. Written out, every sum,
-normalisation and residual is one pass over memory; what automatic differentiation and compilers leave is about twice
-as many.
+normalisation and residual is one pass over memory; autograd and compilers need about twice as many.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
 def features(network: WideResNet, x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Pooled features N F in float32 of images N C H W."""
     counters = [norm.num_batches_tracked for norm in _norms(network) if norm.track_running_stats]
-    if counters:  # none where statistics are frozen
+    if counters:  # empty where statistics are frozen
         torch._foreach_add_(cast("list[Tensor]", counters), 1)
     f: Tensor = _Features.apply(x, network, dtype, torch.is_grad_enabled(), *network.parameters())
     return f
 
 
 def is_possible(network: nn.Module, image_shape: tuple[int, int, int]) -> bool:
-    """Whether `features` computes what the network's own forward would on images C H W."""
+    """Whether `features` computes the same as the network's own forward on images C H W."""
     channels, height, width = image_shape
     dropping = any(m.p > 0 for m in network.modules() if isinstance(m, nn.Dropout))
     norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
-    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in norms)  # a synchronised one is not
-    even = width % 8 == 0 and height % 8 == 0  # at every stage of few channels: pixels are taken in pairs
+    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in norms)  # a SyncNorm is not
+    even = width % 8 == 0 and height % 8 == 0  # at every stage: convolution.py takes pixels in pairs
     return plain_norms and not dropping and even and channels <= 4
 
 
@@ -55,7 +54,7 @@ class _Normed:
 
 @dataclass
 class _Passed:
-    """What a block's backward pass needs."""
+    """The tensors that a block's backward pass needs."""
 
     block: Block
     entered: _Normed
@@ -105,7 +104,7 @@ class _Features(torch.autograd.Function):
 
         dy = through_norm(network.norm, d_last, last)
         while ctx.blocks:
-            passed = ctx.blocks.pop()  # and with it goes its memory
+            passed = ctx.blocks.pop()  # frees its memory after this iteration
             block, entered, inner = passed.block, passed.entered, passed.inner
             d_hidden = through_norm(block.norm2, through_conv(block.conv2, dy, inner.after, 1), inner)
             d_after = through_conv(block.conv1, d_hidden, entered.after, block.stride)
@@ -117,10 +116,10 @@ class _Features(torch.autograd.Function):
                 dy = through_norm(block.norm1, d_after + d_carried, entered)
             else:
                 dy = through_norm(block.norm1, d_after, entered, d_carried)
-        stem = convolution.weight_gradient(ctx.image, dy)  # nobody asks for the gradient of the images
+        stem = convolution.weight_gradient(ctx.image, dy)  # the gradient of the images is not needed
         gradients[network.stem.weight] = stem[:, : network.stem.in_channels]
         wanted = [torch.empty_like(p) for p in network.parameters()]
-        torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one go
+        torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one call
         return (None, None, None, None, *wanted)
 
 
@@ -130,7 +129,7 @@ def _normed(y: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> _Normed:
 
 
 def _cast(network: WideResNet, dtype: torch.dtype) -> dict[nn.Conv2d, Tensor]:
-    """All convolutions' weights in `dtype`, channels last, copied in one go."""
+    """All convolutions' weights in `dtype`, channels last, copied in one call."""
     layers = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     sources = [layer.weight.detach() for layer in layers]
     sources[0] = _with_four_channels(sources[0])
@@ -140,7 +139,7 @@ def _cast(network: WideResNet, dtype: torch.dtype) -> dict[nn.Conv2d, Tensor]:
 
 
 def _with_four_channels(x: Tensor) -> Tensor:
-    """Images and the stem's weights get empty channels, so that their number is a power of two."""
+    """Images or the stem's weights, padded with zeros to four channels, a power of two."""
     return F.pad(x, (0, 0, 0, 0, 0, 4 - x.shape[1]))
 
 
@@ -151,7 +150,7 @@ def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 
 def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Of a convolution's inputs and weights."""
+    """Gradients of a convolution's inputs and weights."""
     if _is_small(weight, stride):
         return convolution.convolve(dy, weight, backward=True), convolution.weight_gradient(x, dy)
     padding = weight.shape[2] // 2

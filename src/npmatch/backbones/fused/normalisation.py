@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-PROGRAMS = 256  # of a sum over rows: their partial sums are one tile
-ELEMENTS = 4096  # of a program's tile
+PROGRAMS = 256  # programs of a sum over rows; their partial sums are one tile
+ELEMENTS = 4096  # size of a program's tile
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def _sums(x, other, total, partial, P, C, tiles, ADD: tl.constexpr, ROWS: tl.con
 
 @triton.jit
 def _total(partial, C, channel, PROGRAMS: tl.constexpr):
-    """Both sums of some channels over all programs."""
+    """Both sums of the given channels over all programs."""
     program = tl.arange(0, PROGRAMS)
     place = partial + program[:, None] * 2 * C + channel[None, :]
     mask = (channel < C)[None, :]
@@ -63,7 +63,7 @@ def _statistics(
     PROGRAMS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """What a batch norm needs to know of its batch; moves its running statistics."""
+    """Mean, rstd, scale and shift of a batch norm from its batch's sums; updates its running statistics."""
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     mask = channel < C
     first, second = _total(partial, C, channel, PROGRAMS)
@@ -157,7 +157,7 @@ def _input_gradient(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """dx of norm and activation together, plus the gradient `carried` that reaches x by another way."""
+    """dx of norm and activation together, plus the gradient `carried` that reaches x on another path."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_c = channel < C
@@ -197,7 +197,7 @@ def sums(x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def take_statistics(x: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """mean, rstd, scale, shift of a batch, 4 C; the norm's running statistics move."""
+    """mean, rstd, scale, shift of a batch, 4 C; updates the norm's running statistics."""
     rows, channels, _, _ = _tiling(x)
     out = torch.empty((4, channels), dtype=torch.float32, device=x.device)
     _statistics[(triton.cdiv(channels, 16),)](
@@ -228,7 +228,7 @@ def activate(x: Tensor, statistics: Tensor) -> Tensor:
 
 
 def gradient(dy: Tensor, x: Tensor, statistics: Tensor, carried: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Of LeakyReLU(norm(x)): the gradients of x (plus `carried`), of the norm's weight and of its bias."""
+    """Gradients of x (plus `carried`), of the norm's weight and of its bias for y = LeakyReLU(norm(x))."""
     rows, channels, tile, columns = _tiling(x)
     blocks = triton.cdiv(channels, columns)
     partial = torch.empty((PROGRAMS, 2, channels), dtype=torch.float32, device=x.device)
@@ -254,7 +254,7 @@ def gradient(dy: Tensor, x: Tensor, statistics: Tensor, carried: Tensor | None =
 
 
 def _tiling(x: Tensor) -> tuple[int, int, int, int]:
-    """P, C, and the rows and columns of a tile."""
+    """P, C, and the number of rows and columns of a tile."""
     channels = x.shape[1]
     columns = min(triton.next_power_of_2(channels), 64)
     return x.numel() // channels, channels, ELEMENTS // columns, columns
