@@ -1,4 +1,4 @@
-"""Runs in which some steps are made non-finite, and what they leave."""
+"""Runs in which some steps are made non-finite, and what these steps change."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ from tiny import train_tiny
 
 @contextmanager
 def poisoned(steps: set[int], value: float = float("nan")):
-    """Every loss of these steps is multiplied by `value`; yields what each of them changed, which should be nothing."""
+    """Multiplies every loss of these steps by `value`; yields the names of the tensors that each of them changed."""
     changed: dict[int, list[str]] = {}
     factors: dict[torch.device, torch.Tensor] = {}
     take_step, call = Trainer.take_step, Update.__call__
@@ -39,13 +39,13 @@ def poisoned(steps: set[int], value: float = float("nan")):
 
 
 def whole_state(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """All that a step may change, the counts of bad steps apart."""
+    """All tensors that a step may change, except the counts of bad steps."""
     parts = (trainer.algorithm, trainer.update.ema, trainer.update, trainer.meter)
     return {f"{part.__class__.__name__}/{key}": t for part in parts for key, t in part.state_dict().items()}
 
 
 def train_poisoned(folder: Path, steps: set[int], value: float = float("nan"), **changes) -> npmatch.Run:
-    """A tiny run with these steps bad; fails unless they left everything as it was."""
+    """A tiny run with these bad steps; fails if one of them changed a tensor."""
     with poisoned(steps, value) as changed:
         run = train_tiny(folder, **changes)
     assert changed == {step: [] for step in steps}

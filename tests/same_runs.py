@@ -1,4 +1,4 @@
-"""Whether two runs are one and the same, to the bit."""
+"""Whether two runs are equal, to the bit."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ CLOCKS = ("seconds", "images_per_second")
 
 
 def log(folder: Path) -> list[dict]:
-    """A run's log without what a clock says."""
+    """A run's log without times and speeds."""
     return [{k: v for k, v in record.items() if k not in CLOCKS} for record in RunFolder(folder).records()]
 
 
@@ -20,7 +20,7 @@ def last_checkpoint(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def same_run(one: Path, other: Path) -> bool:
-    """Same log and same final state."""
+    """Whether logs and final states are equal."""
     first, second = last_checkpoint(one), last_checkpoint(other)
     same_state = first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     return same_state and log(one) == log(other)

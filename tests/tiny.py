@@ -18,7 +18,7 @@ TINY = {
     "backbone.width": 4,
     "algorithm.samples": 3,
     "algorithm.bank": 512,
-    # So few steps make nothing sure of itself: thresholds that let some images through and hold some back.
+    # After so few steps predictions are uncertain: these thresholds trust some images and not others.
     "algorithm.confidence": 0.12,
     "algorithm.max_entropy": 2.3,
 }

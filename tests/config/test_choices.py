@@ -213,7 +213,7 @@ def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, m
 
 
 def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(pace, "MOST_STEPS", 3)
+    monkeypatch.setattr(pace, "MAX_TIMED_STEPS", 3)
     monkeypatch.setattr(pace, "MEASURED_STEPS", 8)
     real = pace.steps_within
     monkeypatch.setattr(pace, "steps_within", lambda *args: min(5, real(*args)))

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
 from npmatch.training import Checkpoints, load_tensors, save_tensors
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
@@ -25,15 +24,6 @@ def test_the_last_two_are_kept_and_the_newest_is_read(tmp_path):
     step, parts = checkpoints.load_latest(pytest.fail)
     assert step == 15
     assert parts["model"]["a.b"].tolist() == [15, 15]
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    monkeypatch.setattr("os.replace", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
 
 
 def test_a_file_that_is_not_safetensors_is_named(tmp_path):
