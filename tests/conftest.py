@@ -1,12 +1,30 @@
-"""What several tests share: a run small enough to train in a test."""
+"""What several tests share: a small trained run, a folder of photos; and the order in which workers take the files."""
+
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import npmatch
+from few_photos import save_photos
 from npmatch.distributed.collective import traffic
 from tiny import train_tiny
+
+# Folders with the longest files: taken first, so that no worker starts a long one when the others are done.
+LONGEST = ("distributed", "compare", "benchmarks", "runs", "web", "config", "training")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """No workers for a single file, which would wait for them to import torch; otherwise as many as xdist says."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    return 0 if len(files) == 1 and files.pop().endswith(".py") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,3 +46,9 @@ def one_rank():
 def tiny_run(tmp_path_factory) -> npmatch.Run:
     """A finished NP-Match run on digits, shared by the tests that only read it."""
     return train_tiny(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """A folder of few photos of two classes, to train on with few_photos.WORDS."""
+    return save_photos(tmp_path / "photos")

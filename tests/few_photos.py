@@ -1,5 +1,7 @@
-"""A folder of a few made-up photos of two classes, and settings that train on it in a moment."""
+"""Made-up photos: one file, or a folder to train on; and settings that train on such a folder in a moment."""
 
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,27 @@ from tiny import TINY
 WORDS = {**TINY, "data.image_size": 8, "augment.padding": 1, "training.iterations": 6, "training.checkpoint_every": 3}
 
 
-def save_photos(folder: Path) -> Path:
-    """Eight labelled ones, four unlabelled and two for the test."""
-    for seed in range(14):
-        part = f"labeled/{'ab'[seed % 2]}" if seed < 8 else "unlabeled" if seed < 12 else f"test/{'ab'[seed % 2]}"
-        path = folder / part / f"{seed}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
-    return folder
+def save_photo(path: Path, seed: int = 0, size=(16, 16), mode="RGB", light=(0, 256), **options) -> np.ndarray:
+    """Saves noise between two levels of light and returns its pixels, H W 3; `size` is width and height."""
+    pixels = np.random.default_rng(seed).integers(*light, (size[1], size[0], 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).convert(mode).save(path, **options)
+    return pixels
+
+
+def save_photos(
+    root: Path, size=(16, 16), classes: Sequence[str] = "ab", labels=4, unlabeled=4, test=1, mode="RGB"
+) -> Path:
+    """Saves labeled/CLASS/0.png …, unlabeled/0.png … and test/CLASS/0.png …, no two alike.
+
+    The classes differ in their light, so that they can be learnt. A file of the same name is the same in every folder.
+    """
+    counts = {"unlabeled": unlabeled}
+    counts |= {f"{part}/{name}": n for part, n in (("labeled", labels), ("test", test)) for name in classes}
+    for folder, count in counts.items():
+        for i in range(count):
+            path = Path(folder) / f"{i}.png"
+            shade = i % len(classes) if folder == "unlabeled" else list(classes).index(path.parent.name)
+            low = 160 * shade // max(1, len(classes) - 1)
+            save_photo(root / path, zlib.crc32(str(path).encode()), size, mode, (low, low + 96))
+    return root

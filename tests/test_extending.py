@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from PIL import Image
 
 import npmatch
 from doc_commands import ROOT, blocks, commands, small
+from few_photos import save_photo
 from npmatch import user_code as imports
 from npmatch.cli import main
 
@@ -27,10 +26,8 @@ def page_files(tmp_path, monkeypatch):
     for named in filter(None, modules):
         Path(f"{named[1]}.py").write_text(named.string)
         monkeypatch.delitem(sys.modules, named[1], raising=False)
-    Path("pictures").mkdir()
     for i, word in enumerate([*["cat"] * 10, *["dog"] * 10, *["other"] * 10]):
-        pixels = torch.randint(256, (20, 24, 3), generator=torch.Generator().manual_seed(i)).byte().numpy()
-        Image.fromarray(pixels).save(f"pictures/{word}.{i}.jpg")
+        save_photo(Path("pictures") / f"{word}.{i}.jpg", seed=i, size=(24, 20))
 
 
 def test_the_commands_run(page_files, capfd):

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from PIL import Image
 
 import npmatch
 from doc_commands import (
@@ -24,6 +22,7 @@ from doc_commands import (
     options,
     small,
 )
+from few_photos import save_photo, save_photos
 from npmatch.cli import main
 
 README = ROOT / "README.md"
@@ -80,19 +79,13 @@ def test_every_command_in_a_sentence_has_a_verb_and_options_that_exist(page, com
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """The README's folders, in the working folder: two classes told apart by their light."""
+    """The README's folders, in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    g = torch.Generator().manual_seed(0)
-    counts = {"photos/labeled/cat": 4, "photos/labeled/dog": 4, "photos/unlabeled": 12, "new": 3}
-    counts |= {"photos/test/cat": 3, "photos/test/dog": 3}
-    for folder, count in counts.items():
-        Path(folder).mkdir(parents=True)
-        for i in range(count):
-            light = 130 if folder.endswith("dog") or i % 2 else 0
-            pixels = torch.randint(light, light + 120, (20 + i, 24, 3), generator=g).byte().numpy()
-            Image.fromarray(pixels).save(f"{folder}/{i}.jpg")
+    save_photos(Path("photos"), (24, 20), classes=("cat", "dog"), unlabeled=12, test=3)
+    for i in range(3):
+        save_photo(Path("new") / f"{i}.jpg", seed=i, size=(24, 20 + i))
     return tmp_path
 
 

@@ -10,22 +10,9 @@ import pytest
 from PIL import Image
 
 import npmatch
+from few_photos import save_photo, save_photos
 from npmatch.cli import main
 from npmatch.errors import NPMatchError
-
-
-def picture(path, mode="RGB", size=(12, 10), **options):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(zlib.crc32(str(path).encode())).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    Image.fromarray(noise).convert(mode).save(path, **options)
-
-
-def folder(root, classes=("cat", "dog"), number=2):
-    for name in classes:
-        for i in range(number):
-            picture(root / "labeled" / name / f"{i}.png")
-    picture(root / "unlabeled" / "u.png")
-    return root
 
 
 def only(root, *words):
@@ -55,7 +42,7 @@ FOLDERS = {
     "no class at all": (lambda root: only(root), "no class folder"),
     "an empty class": (empty_the_class, "dog: no image in this class folder"),
     "a misspelt folder": (lambda root: (root / "unlabelled").mkdir(), "rename this folder to 'unlabeled'"),
-    "an unknown class in test": (lambda root: picture(root / "test" / "cow" / "1.png"), "cow: a class that has no"),
+    "an unknown class in test": (lambda root: save_photo(root / "test" / "cow" / "1.png"), "cow: a class that has no"),
 }
 TABLES = {
     "wrong columns": ("file,class\na.png,cat\n", "the first line names the columns file,class"),
@@ -80,7 +67,7 @@ def assert_one_line(capfd, code, message, expected=2):
 @pytest.mark.parametrize("case", FOLDERS)
 def test_folders(tmp_path, capfd, case):
     spoil, message = FOLDERS[case]
-    root = folder(tmp_path / "photos")
+    root = save_photos(tmp_path / "photos", classes=("cat", "dog"), test=0)
     spoil(root)
     code = main(["train", "--data", str(root), "--out", str(tmp_path / "run"), "--quiet"])
     assert_one_line(capfd, code, message)
@@ -90,8 +77,8 @@ def test_folders(tmp_path, capfd, case):
 @pytest.mark.parametrize("case", TABLES)
 def test_tables(tmp_path, capfd, case):
     content, message = TABLES[case]
-    for name in ("a", "b"):
-        picture(tmp_path / f"{name}.png")
+    for seed, name in enumerate("ab"):
+        save_photo(tmp_path / f"{name}.png", seed)
     table = write(tmp_path / "photos.csv", content)
     code = main(["train", "--data", str(table), "--out", str(tmp_path / "run"), "--quiet"])
     assert_one_line(capfd, code, message)
@@ -104,7 +91,7 @@ ODD = ["with space", "Ünïcödé 猫", "-leading-dash", "quo\"tes'", "new\nline
 def test_odd_class_names_train_and_come_back_in_predictions(tmp_path, capfd):
     import csv
 
-    root = folder(tmp_path / "photos", ODD, number=1)
+    root = save_photos(tmp_path / "photos", classes=ODD, labels=1, unlabeled=1, test=0)
     small = ["training.iterations=2", "training.batch=4", "training.unlabeled_ratio=1", "data.image_size=8",
              "backbone.name=cnn", "backbone.width=4", "data.workers=0"]  # fmt: skip
     run = tmp_path / "-run"
@@ -134,7 +121,7 @@ def header_of_a_bomb(path):
 
 
 def truncated(path):
-    picture(path)
+    save_photo(path)
     path.write_bytes(path.read_bytes()[:-60])
 
 
@@ -145,12 +132,12 @@ IMAGES = {
     "bomb.png": (header_of_a_bomb, "10000000000 pixels"),
     "a pdf under the name of a.png": (lambda path: path.write_bytes(b"%PDF-1.7 " + bytes(99)), "not a readable image"),
     "floats.tiff": (lambda path: Image.new("F", (4, 4), 0.5).save(path), "floating-point"),
-    "wrong extension.jpg": (lambda path: picture(path, format="PNG"), None),
+    "wrong extension.jpg": (lambda path: save_photo(path, format="PNG"), None),
     "animated.gif": (animated, None),
-    "cmyk.jpg": (lambda path: picture(path, "CMYK"), None),
+    "cmyk.jpg": (lambda path: save_photo(path, mode="CMYK"), None),
     "16 bit.png": (lambda path: Image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(path), None),
-    "one pixel.png": (lambda path: picture(path, size=(1, 1)), None),
-    "a strip.png": (lambda path: picture(path, size=(900, 1)), None),
+    "one pixel.png": (lambda path: save_photo(path, size=(1, 1)), None),
+    "a strip.png": (lambda path: save_photo(path, size=(900, 1)), None),
 }
 
 

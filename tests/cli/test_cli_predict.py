@@ -8,11 +8,10 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
 import npmatch
+from few_photos import save_photo
 from npmatch.cli import main
-from npmatch.data import load_dataset
 
 
 def read_csv(path):
@@ -23,9 +22,8 @@ def read_csv(path):
 @pytest.fixture
 def pictures(tmp_path):
     folder = tmp_path / "pictures"
-    (folder / "inner").mkdir(parents=True)
-    for i, pixels in enumerate(load_dataset("digits").test.images.pixels[:6]):
-        Image.fromarray(pixels[0].numpy()).save((folder if i % 2 else folder / "inner") / f"{i}.png")
+    for i in range(6):
+        save_photo((folder if i % 2 else folder / "inner") / f"{i}.png", seed=i)
     return folder
 
 
@@ -74,7 +72,7 @@ def test_a_broken_file_is_skipped_by_name_and_the_rest_is_predicted(tiny_run, pi
 def test_pictures_that_are_not_read_are_skipped_by_name(tiny_run, pictures, tmp_path, capsys):
     (pictures / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
     shutil.copy(pictures / "1.png", pictures / "misnamed.avif")  # read by its content, as any file is
-    Image.new("RGB", (8, 8)).save(pictures / "camera.dng", "TIFF")  # as is the thumbnail in front of a raw picture
+    save_photo(pictures / "camera.dng", format="TIFF")  # as is the thumbnail in front of a raw picture
     (tmp_path / "album").mkdir()
     (pictures / "album").symlink_to(tmp_path / "album")
     out = tmp_path / "out.csv"

@@ -10,9 +10,8 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-import torch
-from PIL import Image
 
+from few_photos import save_photo, save_photos
 from npmatch.cli import main
 from npmatch.runs.folder import RunFolder
 from tiny import TINY
@@ -56,24 +55,14 @@ def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tmp_path, capsy
 
 def test_training_on_a_folder_of_pictures(tmp_path, capsys):
     """labeled/<class>, unlabeled and test as a user has them, with sizes and modes mixed."""
-    g = torch.Generator().manual_seed(0)
-    for part, count in (
-        ("labeled/dark", 4),
-        ("labeled/light", 4),
-        ("unlabeled", 16),
-        ("test/dark", 3),
-        ("test/light", 3),
-    ):
-        (tmp_path / "data" / part).mkdir(parents=True)
-        for i in range(count):
-            light = part.endswith("light") or (part == "unlabeled" and i % 2)
-            size = (20 + i, 24)
-            pixels = torch.randint(160 if light else 0, 256 if light else 90, (*size, 3), generator=g).byte().numpy()
-            Image.fromarray(pixels).convert("L" if i % 3 == 0 else "RGB").save(tmp_path / "data" / part / f"{i}.png")
+    save_photos(tmp_path / "data", (24, 20), classes=("dark", "light"), unlabeled=16, test=3)
+    for name, light in (("dark", (0, 96)), ("light", (160, 256))):
+        for part in ("labeled", "test"):
+            save_photo(tmp_path / "data" / part / name / "grey.png", mode="L", size=(31, 20), light=light)
     run = tmp_path / "run"
     words = ["training.iterations=25", "training.batch=4", "backbone.width=4", "data.image_size=16", "training.ema=0.8"]
     assert main(["train", "--data", str(tmp_path / "data"), "--out", str(run), "--json", *words]) == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 6
+    assert json.loads(capsys.readouterr().out)["n"] == 8
     assert main(["predict", str(run), str(tmp_path / "data" / "test"), "-o", str(tmp_path / "out.csv")]) == 0
     assert {row["label"] for row in read_csv(tmp_path / "out.csv")} <= {"dark", "light"}
 

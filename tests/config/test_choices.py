@@ -3,11 +3,10 @@
 import json
 import math
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import npmatch
+from few_photos import save_photo, save_photos
 from npmatch.cli import main
 from npmatch.config.choices import cached_pretrained, facts_of_listing, make_choices
 from npmatch.config.resolve import resolve_config
@@ -25,20 +24,13 @@ SHORT = {key: value for key, value in TINY.items() if key not in ("training.iter
 }
 
 
+def photos_of(side, root):
+    return save_photos(root / str(side), size=(side + 20, side), unlabeled=20)
+
+
 @pytest.fixture
 def photos(tmp_path):
-    return write_photos(tmp_path / "photos", 40)
-
-
-def write_photos(root, side, classes=("cat", "dog"), labels=4, test=True):
-    parts = [f"labeled/{name}/{i}.png" for name in classes for i in range(labels)]
-    parts += [f"unlabeled/{i}.png" for i in range(20)]
-    parts += [f"test/{name}/0.png" for name in classes] * test
-    for seed, part in enumerate(parts):
-        (root / part).parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(seed).integers(0, 256, (side, side + 20, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / part)
-    return root
+    return photos_of(40, tmp_path)
 
 
 def chosen(listing, on_cuda=False, **given):
@@ -56,7 +48,7 @@ def listing_of(classes, labels=8, unlabeled=1000, test=10):
 @pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 10), (16, 16), (28, 28), (47, 47), (300, 48)])
 def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypatch):
     monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
-    listing = list_data(write_photos(tmp_path / "photos", side))
+    listing = list_data(photos_of(side, tmp_path))
     assert facts_of_listing(listing).side == side
     assert chosen(listing)["data.image_size"] == size
 
@@ -64,8 +56,8 @@ def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypa
 @pytest.mark.parametrize(("side", "size"), [(10, 8), (28, 24), (40, 32), (47, 32), (300, 48)])
 def test_images_of_several_sizes_get_the_usual_one_below_and_are_not_enlarged(tmp_path, side, size, monkeypatch):
     monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
-    photos = write_photos(tmp_path / "photos", side)
-    Image.new("RGB", (side + 9, side + 1)).save(photos / "unlabeled" / "larger.png")
+    photos = photos_of(side, tmp_path)
+    save_photo(photos / "unlabeled" / "larger.png", size=(side + 9, side + 1))
     assert facts_of_listing(list_data(photos)).side == side
     assert chosen(list_data(photos))["data.image_size"] == size
 
@@ -138,7 +130,7 @@ def test_pretrained_weights_are_used_if_they_are_in_the_cache(tmp_path, monkeypa
     (model / "snapshots/abc/model.safetensors").touch()
     assert cached_pretrained(False, str(cache)) == "resnet18.tv_in1k"
     monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: "resnet18.tv_in1k")
-    large, small = (chosen(list_data(write_photos(tmp_path / str(side), side))) for side in (200, 40))
+    large, small = (chosen(list_data(photos_of(side, tmp_path))) for side in (200, 40))
     assert large["backbone.name"] == "timm:resnet18.tv_in1k"
     assert large["backbone.pretrained"] is True
     assert large["data.image_size"] == 96

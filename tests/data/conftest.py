@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from few_photos import save_photo
 from npmatch.data import ArrayImages, Dataset, FileImages, ImageSet
 
 WriteImage = Callable[..., np.ndarray]
@@ -19,13 +20,7 @@ WriteImage = Callable[..., np.ndarray]
 def write_image() -> WriteImage:
     """A function that writes a random picture and returns its pixels, H W 3."""
 
-    def write(path: Path, seed: int = 0, width: int = 8, height: int = 8) -> np.ndarray:
-        pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
-        return pixels
-
-    return write
+    return lambda path, seed=0, width=8, height=8: save_photo(path, seed, (width, height))
 
 
 @pytest.fixture

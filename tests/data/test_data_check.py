@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from few_photos import save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.cli.data import printable
@@ -25,13 +26,9 @@ def report(messy):
 
 
 @pytest.fixture
-def photos(tmp_path, write_image):
+def photos(tmp_path):
     """Two classes with four labelled images and a test image each, and six unlabelled images, all different."""
-    names = [f"labeled/{name}/{i}.png" for name in ("cat", "dog") for i in range(4)]
-    names += [f"unlabeled/{i}.png" for i in range(6)] + ["test/cat/0.png", "test/dog/0.png"]
-    for seed, name in enumerate(names):
-        write_image(tmp_path / "photos" / name, seed, 32, 24)
-    return tmp_path / "photos"
+    return save_photos(tmp_path / "photos", (32, 24), classes=("cat", "dog"), unlabeled=6)
 
 
 def check(path, **options):

@@ -2,38 +2,25 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch.distributed as dist
 from failing_worker import WORLD, run_cases
-from PIL import Image
 from starting import run_together
 
+from few_photos import save_photos
 from tiny import stop_tiny
 
 # Each group runs in new processes: after one of the last three errors a process cannot be used any more.
 GROUPS = ("in-order", "patience", "unreadable", "full-disk", "dead")
 
 
-def draw_pictures(folder, tests):
-    rng = np.random.default_rng(0)
-    for part, count in (("labeled", 5), ("test", tests)):
-        for name, level in (("dark", 50), ("light", 150)):
-            (folder / part / name).mkdir(parents=True)
-            for i in range(count):
-                noise = rng.integers(0, 80, (8, 8), dtype=np.uint8)
-                Image.fromarray(noise + np.uint8(level)).save(folder / part / name / f"{i}.png")
-    (folder / "unlabeled").mkdir()
-    for i in range(30):
-        Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(folder / "unlabeled" / f"{i}.png")
-
-
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     """Case → exit code and standard error of each rank."""
     folder = tmp_path_factory.mktemp("endings")
-    draw_pictures(folder / "pictures", tests=4)
-    draw_pictures(folder / "others", tests=5)  # only the test images differ
+    same = {"size": (8, 8), "classes": ("dark", "light"), "labels": 5, "unlabeled": 30, "mode": "L"}
+    save_photos(folder / "pictures", test=4, **same)
+    save_photos(folder / "others", test=5, **same)
     (folder / "pictures" / "test" / "dark" / "broken.png").write_bytes(b"not a picture")
     (folder / "a-file").write_text("")
     stop_tiny(folder / "strangers", 12)

@@ -6,12 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import npmatch
+from few_photos import save_photo, save_photos
 from npmatch.cli import main
 from npmatch.data import decode_image
 from npmatch.errors import NPMatchError
@@ -26,15 +25,10 @@ from tiny import TINY
 def trained(tmp_path_factory):
     """A run on a folder of 3 classes (a, b, c) with labelled, unlabelled and test images, and 4 images elsewhere."""
     place = tmp_path_factory.mktemp("labelling")
-    rng = np.random.default_rng(0)
-    parts = (
-        {f"photos/labeled/{c}": 3 for c in "abc"} | {"photos/unlabeled/in": 12} | {f"photos/test/{c}": 1 for c in "abc"}
-    )
-    for part, count in {**parts, "more": 4}.items():
-        (place / part).mkdir(parents=True)
+    save_photos(place / "photos", classes="abc", labels=3, unlabeled=0)
+    for folder, count in (("photos/unlabeled/in", 12), ("more", 4)):
         for number in range(count):
-            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(place / part / f"{number}.png")
+            save_photo(place / folder / f"{number}.png", seed=100 * count + number)
     (place / "photos/unlabeled/in/broken.png").write_text("no image")  # which the run leaves out
     os.rename(place / "photos/unlabeled/in/11.png", place / 'photos/unlabeled/in/= "é",\n.png')
     overrides = {**TINY, "training.iterations": 2, "data.image_size": 8, "data.validation": 0.3}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import npmatch
-from few_photos import WORDS, save_photos
+from few_photos import WORDS
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.data import Split, load_dataset
@@ -32,11 +32,6 @@ def run(messy, tmp_path_factory):
     return fit(tmp_path_factory.mktemp("runs") / "run", messy.root)
 
 
-@pytest.fixture
-def photos(tmp_path):
-    return save_photos(tmp_path / "photos")
-
-
 def left_out(folder):
     return {row["path"]: row["reason"] for row in json.loads((folder / "quarantine.json").read_text())}
 
@@ -57,7 +52,7 @@ def test_a_run_on_the_messy_folder_leaves_out_what_is_broken(messy, run):
 
 
 def test_names_that_are_not_utf8_are_trained_and_tested_on(photos, tmp_path):
-    for name in ("labeled/a/0.png", "unlabeled/8.png", "test/a/12.png"):
+    for name in ("labeled/a/0.png", "unlabeled/0.png", "test/a/0.png"):
         file = photos / name
         file.rename(file.with_name(os.fsdecode(b"caf\xe9.png")))
     run = fit(tmp_path / "run", photos)
@@ -93,7 +88,7 @@ def test_later_steps_leave_it_out_too(messy, run):
 
 
 def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
-    (photos / "unlabeled/8.png").write_bytes(b"")
+    (photos / "unlabeled/0.png").write_bytes(b"")
     whole = fit(tmp_path / "whole", photos)
     take_step = Trainer.take_step
 
@@ -109,7 +104,7 @@ def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # the run's own list decides, so nothing is looked at again
         patch.setattr("npmatch.runs.fit.check_images", None)
         run = fit(tmp_path / "run", photos, resume=True)
-    assert left_out(run.folder) == {"unlabeled/8.png": "empty-file"} == left_out(whole.folder)
+    assert left_out(run.folder) == {"unlabeled/0.png": "empty-file"} == left_out(whole.folder)
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
@@ -122,7 +117,7 @@ def test_pictures_in_formats_that_are_not_read_are_named(photos, tmp_path, capsy
 
 
 def test_a_leak_is_loud_even_when_quiet(photos, tmp_path, capsys):
-    shutil.copy(photos / "test/a/12.png", photos / "labeled/a/leak.png")
+    shutil.copy(photos / "test/a/0.png", photos / "labeled/a/leak.png")
     words = [f"{key}={value}" for key, value in WORDS.items()]
     run = tmp_path / "run"
     assert main(["train", "--data", str(photos), "--out", str(run), "--json", "--device", "cpu", *words]) == 0
@@ -134,14 +129,14 @@ def test_a_leak_is_loud_even_when_quiet(photos, tmp_path, capsys):
 
 
 def test_a_summary_line_when_not_quiet(photos, tmp_path, capsys):
-    (photos / "unlabeled/8.png").write_bytes(b"")
+    (photos / "unlabeled/0.png").write_bytes(b"")
     npmatch.fit(data=photos, out=tmp_path / "run", device="cpu", overrides=WORDS)
     assert "data: 14 files, 1 left out (1 empty-file; listed in quarantine.json)" in capsys.readouterr().err
 
 
 def test_without_the_check_a_broken_file_stops_the_run_by_name(photos, tmp_path):
-    (photos / "unlabeled/8.png").write_bytes(b"")
-    with pytest.raises(NPMatchError, match=r"unlabeled/8\.png: not a readable image"):
+    (photos / "unlabeled/0.png").write_bytes(b"")
+    with pytest.raises(NPMatchError, match=r"unlabeled/0\.png: not a readable image"):
         fit(tmp_path / "run", photos, overrides={"data.check": False})
     assert not (tmp_path / "run").exists()
 
@@ -157,7 +152,7 @@ def test_a_class_that_loses_all_its_images_fails_before_a_run_is_there(photos, t
 def test_a_csv_may_list_files_that_are_gone(photos, tmp_path):
     table = photos / "table.csv"
     rows = [f"{path.relative_to(photos)},{path.parent.name}" for path in sorted(photos.glob("labeled/*/*.png"))]
-    table.write_text("\n".join(["path,label", *rows, "gone.png,a", "unlabeled/8.png,"]))
+    table.write_text("\n".join(["path,label", *rows, "gone.png,a", "unlabeled/0.png,"]))
     run = fit(tmp_path / "run", table)
     assert left_out(run.folder) == {"gone.png": "missing"}
     with pytest.raises(NPMatchError, match=r"line 10: .*gone\.png: no such file"):

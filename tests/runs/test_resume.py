@@ -9,9 +9,9 @@ import time
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 import npmatch
+from few_photos import save_photo, save_photos
 from npmatch.data import load_dataset
 from npmatch.data.fingerprint import describe_data, list_changes
 from npmatch.data.split import make_split
@@ -151,10 +151,7 @@ def test_a_whole_log_is_no_warning(stopped, tiny_run, capfd):
 
 
 def test_changed_files_and_labels_are_named(tmp_path):
-    for part, number in (("labeled/cat", 2), ("labeled/dog", 2), ("unlabeled", 3)):
-        (tmp_path / part).mkdir(parents=True)
-        for i in range(number):
-            Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / part / f"{i}.png")
+    save_photos(tmp_path, classes=("cat", "dog"), labels=2, unlabeled=3, test=0)
 
     def describe():
         dataset = load_dataset("folder", tmp_path, 8)
@@ -162,7 +159,7 @@ def test_changed_files_and_labels_are_named(tmp_path):
 
     before = describe()
     assert list_changes(before, describe()) == []
-    Image.effect_noise((9, 9), 50).save(tmp_path / "unlabeled" / "1.png")
+    save_photo(tmp_path / "unlabeled" / "1.png", seed=50)
     assert list_changes(before, describe()) == ["contents changed"]
     os.rename(tmp_path / "labeled/dog/1.png", tmp_path / "labeled/dog/7.png")
     assert "file names changed" in list_changes(before, describe())
@@ -261,9 +258,7 @@ def test_deterministic_algorithms_are_on_for_the_run_alone_and_what_has_none_is_
 
 
 def test_nothing_unlabelled_to_learn_from_is_one_line_and_no_folder(tmp_path):
-    for i, name in enumerate("ab"):
-        (tmp_path / "photos" / "labeled" / name).mkdir(parents=True)
-        Image.new("RGB", (16, 16), (90 * i, 20, 30)).save(tmp_path / "photos" / "labeled" / name / "1.png")
+    save_photos(tmp_path / "photos", labels=1, unlabeled=0, test=0)
     few = {"data.include_labeled": False, "training.iterations": 2, "training.batch": 2, "backbone.name": "cnn"}
     with pytest.raises(NPMatchError, match=r"there are no unlabelled images to learn from.*data\.include_labeled"):
         npmatch.fit(data=tmp_path / "photos", out=tmp_path / "run", quiet=True, overrides=few, device="cpu")

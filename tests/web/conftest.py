@@ -4,11 +4,11 @@ import shutil
 
 import httpx
 import pytest
-import torch
 from fastapi.testclient import TestClient
-from served_page import CLASSES, UNLABELED, Served, is_ready, save_picture, wait_until
+from served_page import CLASSES, UNLABELED, Served, is_ready, wait_until
 
 import npmatch
+from few_photos import save_photo, save_photos
 from npmatch.web.access import Access
 from npmatch.web.app import make_app
 from npmatch.web.site import Site
@@ -17,14 +17,10 @@ from npmatch.web.site import Site
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory):
     """A finished run and its data; tests that write use a copy of it."""
-    g = torch.Generator().manual_seed(0)
     root = tmp_path_factory.mktemp("web")
-    for shade, name in enumerate(CLASSES):
-        for i in range(4):
-            save_picture(root / "data" / "labeled" / name / f"{i}.png", shade, g)
-            save_picture(root / "data" / "test" / name / f"{i}.png", shade, g)
+    save_photos(root / "data", (24, 20), CLASSES, labels=4, unlabeled=0, test=4)
     for i, name in enumerate(UNLABELED):
-        save_picture(root / "data" / "unlabeled" / name, i % 3, g)
+        save_photo(root / "data" / "unlabeled" / name, seed=i, size=(24, 20))
     settings = {
         "training.iterations": 12,
         "training.batch": 6,

@@ -4,7 +4,6 @@ import io
 import threading
 import time
 
-import torch
 import uvicorn
 from PIL import Image
 
@@ -16,12 +15,6 @@ EVIL_CLASS = "<img src=x onerror=\"document.title='owned'\">"
 EVIL_FILE = "\"><img src=x onerror=\"document.title='owned'\"><b a='.png"
 CLASSES = ("-dash", EVIL_CLASS, "grey & plain")
 UNLABELED = ["new\nline.png", EVIL_FILE, "ünï cödé 图.png", "=1+1.png", *(f"{i}.png" for i in range(20))]
-
-
-def save_picture(path, shade, generator):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    low = (0, 90, 170)[shade]
-    Image.fromarray(torch.randint(low, low + 80, (20, 24, 3), generator=generator).byte().numpy()).save(path)
 
 
 def picture_bytes(size=(40, 30), form="PNG", mode="RGB"):
