@@ -80,7 +80,7 @@ def train_cases(rank: int, world: int, folder: Path) -> None:
 
 def train_case(name: str) -> dict[str, torch.Tensor]:
     algorithm, settings = CASES[name]
-    sizes = {"training.batch": 48, "training.unlabeled_ratio": 2, "training.iterations": 40, "backbone.width": 4}
+    sizes = {"training.batch": 24, "training.unlabeled_ratio": 2, "training.iterations": 40, "backbone.width": 4}
     config = resolve_config("digits-40", algorithm=algorithm, overrides={**sizes, **settings})
     dataset = load_dataset("digits")
     split = make_split(dataset, config.data.labels, config.seed)
