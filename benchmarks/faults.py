@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -84,7 +85,8 @@ def bench_faults(
     for name, number in (("rounds", rounds), ("iterations", iterations), ("jobs", jobs), ("kills", kills)):
         if number < 1:
             raise NPMatchError(f"--{name} {number}: must be at least 1")
-    import npmatch  # noqa: F401 - here, so that forked processes need not import it
+    if device == "cpu":
+        import_what_training_needs()
 
     extra = ("training.deterministic=true",) if device.startswith("cuda") else ()
     words = (recipe, f"training.iterations={iterations}", *settings, *extra, "--quiet", "--device", device)
@@ -100,6 +102,12 @@ def bench_faults(
             numbers = range(seed, seed + rounds)
             done = list(pool.map(run_round, [plan] * rounds, [Path(folder)] * rounds, numbers))
     return _result(done, iterations, device, plan)
+
+
+def import_what_training_needs() -> None:
+    """Imports, before anything is forked, what each of the runs would import anew."""
+    for name in ("npmatch.runs.fit", "sklearn.datasets", "torch._dynamo", "torchmetrics.functional.classification"):
+        import_module(name)
 
 
 def run_round(plan: Plan, folder: Path, number: int) -> Round:

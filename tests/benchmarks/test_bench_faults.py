@@ -8,22 +8,29 @@ import pytest
 
 from npmatch.training import Checkpoints
 
-SMALL = """
-import json, sys
+# In a process of its own, because the benchmark forks.
+BOTH = """
+import json
 from benchmarks import faults
-settings = ["training.checkpoint_every=4", "training.log_every=5", "training.eval_every=10", "training.batch=8",
-            "training.unlabeled_ratio=2", "backbone.width=4"]
-if sys.argv[1] == "forgetful":  # momentum is left out of what a run takes up
-    from npmatch.training.update import Update
-    Update.load_state_dict = lambda self, state: None
-    faults.draw_deaths = lambda plan, number: [faults.Death(faults.FAULTS[2], 2.9)]
-result = faults.bench_faults(rounds=2, iterations=24, kills=2, jobs=2, settings=settings, seed=3)
-print(json.dumps(result.asdict()))
+from npmatch.training.update import Update
+
+def bench(rounds):
+    settings = ["training.checkpoint_every=4", "training.log_every=5", "training.eval_every=10", "training.batch=8",
+                "training.unlabeled_ratio=2", "backbone.width=4"]
+    result = faults.bench_faults(rounds, iterations=24, kills=2, jobs=2, settings=settings, seed=3)
+    return result.asdict()
+
+whole = bench(rounds=2)
+Update.load_state_dict = lambda self, state: None  # a resumed run has no momentum
+faults.draw_deaths = lambda plan, number: [faults.Death(faults.FAULTS[2], 2.9)]
+print(json.dumps({"whole": whole, "forgetful": bench(rounds=1)}))
 """
 
 
-def run_small(how: str) -> dict:
-    done = subprocess.run([sys.executable, "-c", SMALL, how], capture_output=True, text=True, timeout=600, check=False)
+@pytest.fixture(scope="module")
+def results() -> dict:
+    command = [sys.executable, "-c", BOTH]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -33,14 +40,13 @@ def share_of_same_rounds(result: dict) -> float:
     return share
 
 
-def test_killed_runs_end_as_the_undisturbed_one():
-    result = run_small("whole")
-    assert share_of_same_rounds(result) == 1.0, result["notes"]
-    assert sum(row["times"] for row in result["rows"]) >= 2
+def test_killed_runs_end_as_the_undisturbed_one(results):
+    assert share_of_same_rounds(results["whole"]) == 1.0, results["whole"]["notes"]
+    assert sum(row["times"] for row in results["whole"]["rows"]) >= 2
 
 
-def test_a_run_that_forgets_its_momentum_is_found_out():
-    assert share_of_same_rounds(run_small("forgetful")) < 1
+def test_a_run_that_forgets_its_momentum_is_found_out(results):
+    assert share_of_same_rounds(results["forgetful"]) < 1
 
 
 def test_a_death_in_a_write_leaves_the_checkpoint_before_it_or_the_whole_new_one(tmp_path):
