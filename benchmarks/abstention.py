@@ -20,7 +20,6 @@ from npmatch.cli.shared import (
     WordsArgument,
     check_device,
     recipe_and_settings,
-    telling_of_a_stop,
 )
 from npmatch.compare import compare, parse_variant
 from npmatch.compare.results import run_folder
@@ -139,21 +138,20 @@ def main(
     recipe, settings = recipe_and_settings(words)
     if recipe is None:
         raise NPMatchError("name a recipe, for example digits-40")
-    with telling_of_a_stop():
-        result = bench_abstention(
-            recipe,
-            out or Path("runs") / f"bench-abstention-{recipe}",
-            target=abstain,
-            confidence=confidence,
-            held_out=held_out,
-            seeds=seeds,
-            algorithm=algorithm,
-            settings=settings,
-            data=data,
-            jobs=jobs,
-            device=check_device(device),
-            quiet=as_json,
-        )
+    result = bench_abstention(
+        recipe,
+        out or Path("runs") / f"bench-abstention-{recipe}",
+        target=abstain,
+        confidence=confidence,
+        held_out=held_out,
+        seeds=seeds,
+        algorithm=algorithm,
+        settings=settings,
+        data=data,
+        jobs=jobs,
+        device=check_device(device),
+        quiet=as_json,
+    )
     show(result, as_json)
 
 

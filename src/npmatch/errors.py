@@ -31,12 +31,20 @@ class ReportedElsewhereError(NPMatchError):
     """An error that another rank reports to the user; this rank ends without a message."""
 
 
-class InterruptedRunError(Exception):
-    """A signal stopped the run; its state is in a checkpoint if it could be saved."""
+class StoppedError(Exception):
+    """A signal stopped the command; the message says how to go on."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        """The exit code is the shell's: 130 after Ctrl-C (SIGINT), 143 after SIGTERM."""
+        super().__init__(message)
+        self.exit_code = 128 + signum
+
+
+class InterruptedRunError(StoppedError):
+    """A signal stopped a run; its state is in a checkpoint if it could be saved."""
 
     def __init__(self, step: int, signum: int, saved: bool = True) -> None:
-        """The exit code is the shell's: 130 after Ctrl-C (SIGINT), 143 after SIGTERM."""
+        """`saved` says whether the checkpoint of this step could be written."""
         state = "its state is saved" if saved else "its state could NOT be saved, the checkpoint before it is intact"
-        super().__init__(f"stopped after step {step}; {state}, add --resume to the same command to go on")
+        super().__init__(f"stopped after step {step}; {state}, add --resume to the same command to go on", signum)
         self.step = step
-        self.exit_code = 128 + signum

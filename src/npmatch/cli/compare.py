@@ -24,7 +24,6 @@ from npmatch.cli.shared import (
     print_json,
     print_rows,
     recipe_and_settings,
-    telling_of_a_stop,
 )
 
 
@@ -52,20 +51,19 @@ def compare(
 
     recipe, overrides = recipe_and_settings(words)
     out = out or Path("runs") / f"compare-{recipe or 'folder'}"
-    with telling_of_a_stop():
-        rows = npmatch.compare.compare(
-            recipe,
-            algorithms=algorithms,
-            out=out,
-            seeds=seeds,
-            first_seed=first_seed,
-            budget_iterations=budget_iterations,
-            budget_minutes=budget_minutes,
-            data=data,
-            overrides=overrides,
-            jobs=jobs,
-            device=check_device(device),
-        )
+    rows = npmatch.compare.compare(
+        recipe,
+        algorithms=algorithms,
+        out=out,
+        seeds=seeds,
+        first_seed=first_seed,
+        budget_iterations=budget_iterations,
+        budget_minutes=budget_minutes,
+        data=data,
+        overrides=overrides,
+        jobs=jobs,
+        device=check_device(device),
+    )
     print_rows(rows, out, as_json)
 
 
@@ -93,22 +91,21 @@ def sweep(
     recipe, overrides = recipe_and_settings(words)
     key, values, others = npmatch.compare.parse_sweep(overrides)
     out = out or Path("runs") / f"sweep-{recipe or 'folder'}-{key}"
-    with telling_of_a_stop():
-        rows = npmatch.compare.sweep(
-            recipe,
-            key=key,
-            values=values,
-            algorithm=algorithm,
-            out=out,
-            seeds=seeds,
-            first_seed=first_seed,
-            budget_iterations=budget_iterations,
-            budget_minutes=budget_minutes,
-            data=data,
-            overrides=others,
-            jobs=jobs,
-            device=check_device(device),
-        )
+    rows = npmatch.compare.sweep(
+        recipe,
+        key=key,
+        values=values,
+        algorithm=algorithm,
+        out=out,
+        seeds=seeds,
+        first_seed=first_seed,
+        budget_iterations=budget_iterations,
+        budget_minutes=budget_minutes,
+        data=data,
+        overrides=others,
+        jobs=jobs,
+        device=check_device(device),
+    )
     print_rows(rows, out, as_json, heading=key)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from npmatch.errors import InterruptedRunError, NPMatchError, ReportedElsewhereError
+from npmatch.errors import NPMatchError, ReportedElsewhereError, StoppedError
 from npmatch.user_code import trusting
 
 TRUST_CODE = "--trust-code"
@@ -41,7 +41,7 @@ def run_app(app: typer.Typer, arguments: list[str], prog_name: str) -> int:
         return 2
     except NPMatchError as error:
         return fail(str(error) if is_first_rank() else f"rank {os.environ['RANK']}: {error}", prog_name)
-    except InterruptedRunError as stopped:
+    except StoppedError as stopped:
         if is_first_rank():
             fail(str(stopped), prog_name)
         return stopped.exit_code

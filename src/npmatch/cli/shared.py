@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.cli.runner import fail
 from npmatch.errors import NPMatchError
 
 DataOption = Annotated[
@@ -111,15 +108,3 @@ def print_rows(rows: list[dict[str, Any]], out: Path, as_json: bool, heading: st
         sys.stdout.write(table_text(rows, heading) + f"report: {out / 'report.html'}\n")
     if any(row["failed"] for row in rows):
         raise typer.Exit(1)
-
-
-@contextmanager
-def telling_of_a_stop() -> Iterator[None]:
-    """A comparison stopped by a signal ends with one line and the signal's exit code."""
-    from npmatch.compare import StoppedError
-
-    try:
-        yield
-    except StoppedError as stopped:
-        fail(str(stopped))
-        raise typer.Exit(stopped.exit_code) from None

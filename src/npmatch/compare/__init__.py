@@ -1,4 +1,4 @@
-"""Comparing many methods over many seeds, and sweeping one key.
+"""Comparison of many methods over many seeds, and sweeps over the values of one key.
 
 rows = compare("digits-40", algorithms="supervised,npmatch,npmatch[divergence=kl]", seeds=3, out="runs/compare")
 rows = sweep("digits-40", key="algorithm.samples", values=[1, 5, 10], seeds=3, out="runs/samples")
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from npmatch.compare.engine import carry_out
-from npmatch.compare.jobs import StoppedError
-from npmatch.compare.plan import Plan, Variant, make_plan, parse_sweep, parse_variant, parse_variants, sweep_variants
+from npmatch.compare.plan import Plan, make_plan
+from npmatch.compare.variants import Variant, parse_sweep, parse_variant, parse_variants, sweep_variants
 from npmatch.config.resolve import Overrides
+from npmatch.errors import StoppedError
 
 Rows = list[dict[str, Any]]
 
@@ -36,12 +37,11 @@ def compare(
     """Trains every algorithm with every seed on equal splits; returns the rows of OUT/table.csv.
 
     A variant is written npmatch[key=value;key=value]. A run that fails is counted in its row's `failed`, and `note`
-    says why. What `out` holds already is not trained again; more algorithms and more seeds may be added to it.
+    gives the reason. Runs that `out` holds already are not trained again; a later call may add algorithms and seeds.
     """
-    words = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     plan = make_plan(
         recipe,
-        parse_variants(words),
+        parse_variants(algorithms if isinstance(algorithms, str) else ",".join(algorithms)),
         seeds=seeds,
         first_seed=first_seed,
         budget_iterations=budget_iterations,

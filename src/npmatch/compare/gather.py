@@ -1,4 +1,4 @@
-"""Finished runs from anywhere beside one another: no plan, only what their folders say."""
+"""A comparison of finished runs in any folders, without a plan: methods and names follow from their configurations."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from npmatch.errors import NPMatchError
 from npmatch.report import Comparison, Method
 from npmatch.runs.folder import RunFolder, runs_below
 
-Flat = Mapping[str, Any]  # a run's configuration, dotted keys
-PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # where things lie: no difference in method
-ALWAYS_SAID = ("recipe", "data.source", "data.labels")
-LONGEST_NAME = 60  # letters; methods that more would set apart are called after their folders
+Flat = Mapping[str, Any]  # a run's configuration: dotted key → value
+PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # keys that do not distinguish methods
+ALWAYS_NAMED = ("recipe", "data.source", "data.labels")  # keys in a name if they differ between any two methods
+LONGEST_NAME = 60  # letters; if a name is longer, methods are named after their folders
 
 
 def find_runs(folders: Iterable[Path], tell: Callable[[str], None] = lambda line: None) -> list[Path]:
-    """The finished runs that these folders are, or that lie below them; `tell` hears of others that lie there."""
+    """The finished runs in these folders, or below them; `tell` is called with a line for each unfinished run."""
     runs: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -26,7 +26,7 @@ def find_runs(folders: Iterable[Path], tell: Callable[[str], None] = lambda line
         inside = [folder] if RunFolder(folder).exists() else runs_below(folder)
         finished = [run for run in inside if RunFolder(run).is_finished()]
         if not finished:
-            raise NPMatchError(f"{folder}: no finished run in it; train one, or go on with it by --resume")
+            raise NPMatchError(f"{folder}: holds no finished run; train one, or finish one with --resume")
         for run in [run for run in inside if run not in finished]:
             tell(f"{run}: not finished, left out")
         runs += finished
@@ -34,7 +34,7 @@ def find_runs(folders: Iterable[Path], tell: Callable[[str], None] = lambda line
 
 
 def gather(runs: Iterable[Path]) -> Comparison:
-    """Runs that differ in their seed alone are one method; a method is named after what sets it apart."""
+    """The comparison of these runs. Runs that differ only in their seed are one method, named by what is different."""
     groups: dict[tuple[tuple[str, str], ...], list[tuple[int, Path, Flat]]] = {}
     for run in runs:
         flat = RunFolder(run).read_config().flat()
@@ -54,26 +54,26 @@ def gather(runs: Iterable[Path]) -> Comparison:
         for name, members in zip(names, groups.values(), strict=True)
     ]
     keys = dict.fromkeys(key for flat in flats for key in flat)
-    values = {key: [flat.get(key) for flat in flats] for key in keys}
-    shared = {key: found[0] for key, found in values.items() if all(value == found[0] for value in found)}
-    apart = {key: found for key, found in values.items() if key not in shared}
+    by_key = {key: [flat.get(key) for flat in flats] for key in keys}
+    shared = {key: values[0] for key, values in by_key.items() if all(value == values[0] for value in values)}
+    apart = {key: values for key, values in by_key.items() if key not in shared}
     return Comparison(f"{len(flats)} methods beside one another", methods, shared, apart=apart)
 
 
 def _names(flats: list[Flat]) -> list[str]:
-    """The algorithm of each, with the keys in which it differs from others of its kind, or from all in its data."""
+    """The algorithm of each method, with the settings in which it differs from others of the same algorithm."""
     names = []
     for flat in flats:
         rivals = [other for other in flats if other["algorithm.name"] == flat["algorithm.name"]]
-        said = [key for key in flat if any(other.get(key) != flat[key] for other in rivals)]
-        said += [key for key in ALWAYS_SAID if key not in said and any(other[key] != flat[key] for other in flats)]
-        settings = ";".join(f"{key}={flat[key]}" for key in said if key != "algorithm.name")
+        keys = [key for key in flat if any(other.get(key) != flat[key] for other in rivals)]
+        keys += [key for key in ALWAYS_NAMED if key not in keys and any(other[key] != flat[key] for other in flats)]
+        settings = ";".join(f"{key}={flat[key]}" for key in keys if key != "algorithm.name")
         names.append(f"{flat['algorithm.name']}[{settings}]" if settings else str(flat["algorithm.name"]))
     return names
 
 
 def _folder_names(groups: list[list[Path]]) -> list[str]:
-    """Each method's first run, by as much of its path as tells it from the others."""
+    """The path of each method's first run, as short as distinguishes it from the others."""
     firsts = [sorted(runs)[0].resolve() for runs in groups]
     for length in range(1, max(len(first.parts) for first in firsts) + 1):
         names = ["/".join(first.parts[-length:]) for first in firsts]

@@ -1,6 +1,6 @@
-"""Equal wall time for every method: how many steps of a configuration fit into some minutes.
+"""Equal training time for every method: how many steps of a configuration fit into a number of minutes.
 
-`python -m npmatch.compare.pace` is the child process that a comparison measures in; it reads JSON, prints JSON.
+A comparison runs `python -m npmatch.compare.pace` as a child process, with JSON on standard input and output.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def iterations_for(config: Config, minutes: float, device: str | None = None) ->
 
 
 def main() -> int:
-    """Reads {recipe, algorithm, seed, overrides, minutes, device}, prints {iterations}."""
-    asked = json.load(sys.stdin)
-    minutes, device = asked.pop("minutes"), asked.pop("device")
+    """Reads {recipe, algorithm, seed, overrides, minutes, device} and prints {iterations}."""
+    request = json.load(sys.stdin)
+    minutes, device = request.pop("minutes"), request.pop("device")
     try:
-        iterations = iterations_for(resolve_config(**asked, device=device), minutes, device)
+        iterations = iterations_for(resolve_config(**request, device=device), minutes, device)
     except NPMatchError as error:
         sys.stderr.write(f"npmatch: {error}\n")
         return 2

@@ -1,101 +1,39 @@
-"""Which runs a comparison consists of. OUT/compare.json holds it: what is there may grow, never change."""
+"""The plan of a comparison: every variant with every seed, under equal settings.
+
+OUT/compare.json stores it. A later call may add variants and seeds to it, and change nothing else.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from npmatch.algorithms import ALGORITHMS, find_algorithm
+from npmatch.compare.variants import Variant, value_as_text
 from npmatch.config.recipes import RECIPES
 from npmatch.config.resolve import Overrides, resolve_config
 from npmatch.config.tree import Config, parse_overrides
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 
-ROOT_KEYS = ("preset",)  # keys without a group that a variant may set; every other short key is the algorithm's own
-LONGEST_SLUG = 100
-WRITTEN = re.compile(r"(?P<name>[^\[\];=]+)(?:\[(?P<settings>[^\[\]]*)\])?")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An algorithm and what is set for it alone; equal ones have equal settings, whatever their order."""
-
-    algorithm: str
-    settings: tuple[tuple[str, str], ...] = ()  # dotted key, value as typed; sorted by key
-
-    @property
-    def label(self) -> str:
-        """As a user writes it."""
-        written = ";".join(f"{key.removeprefix('algorithm.')}={value}" for key, value in self.settings)
-        return f"{self.algorithm}[{written}]" if written else self.algorithm
-
-    @property
-    def slug(self) -> str:
-        """A name for its folder: the label in letters, digits, dots and dashes."""
-        slug = re.sub(r"[^\w.-]", "_", re.sub(r"[\[=;:]", "-", self.label.rstrip("]")))
-        digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
-        return slug if len(slug) <= LONGEST_SLUG else f"{slug[: LONGEST_SLUG - 9]}-{digest}"
-
-    def with_setting(self, key: str, value: str) -> Variant:
-        """The same with one more setting, or another value of it."""
-        return Variant(self.algorithm, tuple(sorted({**dict(self.settings), key: value}.items())))
-
-    def without(self, key: str) -> Variant:
-        """The same less one setting."""
-        return Variant(self.algorithm, tuple((k, value) for k, value in self.settings if k != key))
-
-
-def parse_variants(text: str) -> list[Variant]:
-    """`all`, or names and variants separated by commas; commas inside brackets belong to a value."""
-    found: list[Variant] = []
-    for word in re.split(r",(?![^\[\]]*\])", text):
-        if word.strip() == "all":
-            found += [Variant(name) for name in ALGORITHMS]
-        else:
-            found.append(parse_variant(word))
-    return list(dict.fromkeys(found))
-
-
-def parse_variant(text: str) -> Variant:
-    """One name, or name[key=value;…]; a key without a dot is the algorithm's own."""
-    match = WRITTEN.fullmatch(text.strip())
-    if match is None:
-        raise NPMatchError(f"'{text.strip()}' is not of the form NAME or NAME[key=value;key=value]")
-    name = match["name"].strip()
-    find_algorithm(name)
-    settings: dict[str, str] = {}
-    for word in filter(None, (word.strip() for word in (match["settings"] or "").split(";"))):
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not (key and equals):
-            raise NPMatchError(f"'{word}' in '{text.strip()}' is not of the form key=value")
-        key = key if "." in key or key in ROOT_KEYS else f"algorithm.{key}"
-        if key in settings:
-            raise NPMatchError(f"'{text.strip()}' sets {key} twice")
-        settings[key] = value
-    return Variant(name, tuple(sorted(settings.items())))
-
-
 FORMAT = 1  # of compare.json
+MEASURED = "calibrated"  # key of `measured_iterations` in compare.json
 ITERATIONS, EVAL_EVERY = "training.iterations", "training.eval_every"
-EVALUATIONS = 10  # along a run of a given budget, so that its curve has points
-NOT_SETTINGS = {
+EVALUATIONS = 10  # during a run with a budget, so that its curve has points
+NOT_SETTINGS = {  # keys that a comparison sets itself, and what to use instead
     "seed": "use --seeds and --first-seed",
     "algorithm.name": "use --algorithms",
     "recipe": "name the recipe without a key",
 }
-FIXED = ("recipe", "swept", "settings", "budget_iterations", "budget_minutes")  # what a second call may not change
+FIXED = ("recipe", "swept", "settings", "budget_iterations", "budget_minutes")  # fields a later call must not change
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every variant with every seed, all else equal."""
+    """The runs of a comparison: every variant with every seed."""
 
     recipe: str | None
     variants: tuple[Variant, ...]
@@ -103,37 +41,37 @@ class Plan:
     settings: dict[str, str] = field(default_factory=dict)  # of all runs
     budget_iterations: int | None = None
     budget_minutes: float | None = None
-    swept: str | None = None  # the key whose values are compared, where that is all the variants differ in
-    calibrated: dict[str, int] = field(default_factory=dict)  # variant → iterations that fill budget_minutes
+    swept: str | None = None  # in a sweep, the key whose values are compared
+    measured_iterations: dict[str, int] = field(default_factory=dict)  # variant → steps that take budget_minutes
 
     def runs(self) -> Iterator[tuple[Variant, int]]:
-        """Seed by seed, so that an early stop leaves all methods with as many runs."""
+        """All runs, seed by seed, so that after an early stop every method has equally many."""
         return ((variant, seed) for seed in self.seeds for variant in self.variants)
 
     def name(self, variant: Variant) -> str:
-        """What tables and figures call a variant: in a sweep its value is enough."""
+        """The name of a variant in tables and figures; in a sweep, the value of the swept key."""
         return variant.label if self.swept is None else dict(variant.settings)[self.swept]
 
     def run_settings(self, variant: Variant) -> dict[str, str]:
-        """The configuration keys of a variant's runs; its own win over everybody's."""
-        own = {**self.settings, **dict(variant.settings)}
-        iterations = self.calibrated.get(variant.label, self.budget_iterations)
+        """The settings of a variant's runs: those of all runs, its own, and its number of steps."""
+        settings = {**self.settings, **dict(variant.settings)}
+        iterations = self.measured_iterations.get(variant.label, self.budget_iterations)
         if iterations is None:
-            return own
-        return {EVAL_EVERY: str(max(1, iterations // EVALUATIONS)), **own, ITERATIONS: str(iterations)}
+            return settings
+        return {EVAL_EVERY: str(max(1, iterations // EVALUATIONS)), **settings, ITERATIONS: str(iterations)}
 
     def config(self, variant: Variant, seed: int | None = None) -> Config:
-        """What a run of the variant is decided by."""
+        """The configuration of a variant's run; by default that of the first seed."""
         seed = self.seeds[0] if seed is None else seed
         return resolve_config(self.recipe, algorithm=variant.algorithm, seed=seed, overrides=self.run_settings(variant))
 
     def paper_error(self, variant: Variant) -> tuple[float, float | None] | None:
-        """The paper's error and its deviation for this recipe, data and network, where it reports one."""
+        """The paper's error and its standard deviation for this task, network and variant; None if it reports none."""
         if self.recipe is None:
             return None
         ours = self.config(variant)
-        reading = {} if ours.preset is None else {"preset": ours.preset}
-        plain = resolve_config(self.recipe, algorithm=variant.algorithm, overrides=reading)
+        preset = {} if ours.preset is None else {"preset": ours.preset}
+        plain = resolve_config(self.recipe, algorithm=variant.algorithm, overrides=preset)
         same_task = (ours.data.source, ours.data.labels) == (plain.data.source, plain.data.labels)
         if not same_task or ours.data.foreign_share or ours.backbone != plain.backbone:
             return None
@@ -142,7 +80,7 @@ class Plan:
         return RECIPES[self.recipe].paper_error.get("".join([variant.algorithm, *changed]))
 
     def check(self) -> None:
-        """Fails, before anything is trained, where a setting is unknown or contradicts another."""
+        """Refuses, before anything is trained, a setting that is unknown or contradicts another."""
         if not self.variants or not self.seeds:
             raise NPMatchError("nothing to compare: name at least one algorithm and one seed")
         folders: dict[str, Variant] = {}
@@ -158,12 +96,12 @@ class Plan:
             try:
                 self.config(variant)
             except NPMatchError as error:
-                shared = any(key.startswith("algorithm.") for key in self.settings)
-                hint = " (a setting of one method alone is written NAME[key=value])" if shared else ""
+                is_for_all = any(key.startswith("algorithm.") for key in self.settings)
+                hint = " (a setting of one method only is written NAME[key=value])" if is_for_all else ""
                 raise NPMatchError(f"{variant.label}: {error}{hint}") from error
 
     def extended(self, other: Plan) -> Plan:
-        """Both plans' runs as one; fails, naming the difference, where they differ in more than runs."""
+        """The runs of both plans in one; it is an error, which names the key, if they differ in anything else."""
         changed = list(_differences(self, other))
         if changed:
             raise NPMatchError(f"was started with other settings ({'; '.join(changed)})")
@@ -171,32 +109,34 @@ class Plan:
             self,
             variants=tuple(dict.fromkeys([*self.variants, *other.variants])),
             seeds=tuple(sorted({*self.seeds, *other.seeds})),
-            calibrated={**other.calibrated, **self.calibrated},
+            measured_iterations={**other.measured_iterations, **self.measured_iterations},
         )
 
     def save(self, path: Path) -> None:
-        """JSON, written whole or not at all."""
+        """Writes the plan as JSON, atomically."""
         content = dataclasses.asdict(self)
         content["variants"] = [{"algorithm": v.algorithm, "settings": dict(v.settings)} for v in self.variants]
+        content[MEASURED] = content.pop("measured_iterations")
         text = json.dumps({"format": FORMAT, **content}, indent=2, ensure_ascii=False) + "\n"
         write_atomically(path, text.encode())
 
     @staticmethod
     def load(path: Path) -> Plan:
-        """What `save` wrote."""
+        """The plan in a file that `save` wrote."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise NPMatchError(f"{path}: written by another version of npmatch; choose another --out")
             variants = tuple(Variant(v["algorithm"], tuple(v["settings"].items())) for v in content.pop("variants"))
-            return Plan(variants=variants, seeds=tuple(content.pop("seeds")), **content)
+            seeds, measured = tuple(content.pop("seeds")), content.pop(MEASURED, {})
+            return Plan(variants=variants, seeds=seeds, measured_iterations=measured, **content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            what = f"{type(error).__name__}: {error}"  # not repr, which holds all of a file that is no text
-            raise NPMatchError(f"{path}: not a comparison written by npmatch ({what})") from error
+            reason = f"{type(error).__name__}: {error}"  # repr would contain the whole of a file that is not text
+            raise NPMatchError(f"{path}: not a comparison written by npmatch ({reason})") from error
 
 
 def _differences(old: Plan, new: Plan) -> Iterator[str]:
-    """'key: old → new' for what a second call may not change."""
+    """'key: old → new' for everything that a later call must not change."""
 
     def flat(plan: Plan) -> dict[str, Any]:
         fixed = {key: getattr(plan, key) for key in FIXED}
@@ -223,7 +163,7 @@ def make_plan(
     overrides: Overrides,
     swept: str | None = None,
 ) -> Plan:
-    """The plan of every variant with every seed, or one line on what is wrong with it."""
+    """The plan of every variant with every seed; an invalid argument is an error."""
     if seeds < 1:
         raise NPMatchError(f"seeds={seeds}: at least one is needed")
     if first_seed < 0:
@@ -233,12 +173,12 @@ def make_plan(
     if budget_iterations is not None and budget_iterations < 1:
         raise NPMatchError(f"budget-iterations={budget_iterations}: at least one step is needed")
     if budget_minutes is not None and not budget_minutes > 0:
-        raise NPMatchError(f"budget-minutes={budget_minutes}: more than none is needed")
+        raise NPMatchError(f"budget-minutes={budget_minutes}: give a time above 0")
     settings = settings_as_text(overrides)
     if data is not None:
         settings = {"data.root": str(data), **settings}
     if swept in settings:
-        raise NPMatchError(f"{swept} is what is swept: give it once")
+        raise NPMatchError(f"{swept}: is the key of the sweep; give it once")
     return Plan(
         recipe=recipe,
         variants=tuple(variants),
@@ -251,34 +191,7 @@ def make_plan(
 
 
 def settings_as_text(overrides: Overrides) -> dict[str, str]:
-    """Configuration keys with values as a command line has them."""
+    """Overrides with their values as typed on a command line."""
     if not isinstance(overrides, Mapping):
         return parse_overrides(overrides)
     return {key: value_as_text(value) for key, value in overrides.items()}
-
-
-def value_as_text(value: object) -> str:
-    """A value as it is typed: none, 1,2,3, 0.5."""
-    if isinstance(value, list | tuple):
-        return ",".join(str(part) for part in value)
-    return "none" if value is None else str(value)
-
-
-def parse_sweep(words: Iterable[str]) -> tuple[str, list[str], list[str]]:
-    """`key=value` words as the one key that has several values, those values, and the other words."""
-    words = list(words)
-    several = [word for word in words if "," in word.partition("=")[2]]
-    if len(several) != 1:
-        found = f"here are {len(several)}: {' and '.join(several)}" if several else "here is none"
-        raise NPMatchError(f"a sweep has exactly one key with several values, as in algorithm.samples=1,5,10; {found}")
-    key, _, values = several[0].partition("=")
-    return key, values.split(","), [word for word in words if word != several[0]]
-
-
-def sweep_variants(algorithm: str, key: str, values: Sequence[object]) -> list[Variant]:
-    """The algorithm with each of the values."""
-    texts = [value_as_text(value).strip() for value in values]
-    if len(set(texts)) < 2 or not all(texts):
-        raise NPMatchError(f"{key}={','.join(texts)}: a sweep needs two different values or more")
-    base = parse_variant(algorithm)
-    return [base.with_setting(key, text) for text in dict.fromkeys(texts)]

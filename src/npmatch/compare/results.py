@@ -1,4 +1,4 @@
-"""From run folders to tables: what finished runs left is read, averaged over seeds and written down."""
+"""The results of a comparison: read from the folders of its runs, and written as tables and a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from npmatch.compare.plan import Plan, Variant
+from npmatch.compare.plan import Plan
+from npmatch.compare.variants import Variant
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.report import Comparison, Method, Outcome, table_text, write_report
@@ -17,16 +18,16 @@ from npmatch.report.record import NUMBERS
 from npmatch.runs.evaluate import read_record
 from npmatch.runs.folder import RunFolder
 
-Problems = dict[tuple[Variant, int], str]  # of the runs that failed
+Problems = dict[tuple[Variant, int], str]  # variant and seed of a run that failed → reason
 
 
 def run_folder(out: Path, variant: Variant, seed: int) -> RunFolder:
-    """Where a run of a comparison lives."""
+    """The folder of a run in a comparison."""
     return RunFolder(out / variant.slug / f"seed-{seed}")
 
 
 def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
-    """Everything that tables and page show."""
+    """The methods with the outcomes of their runs, for the tables and the report."""
     methods = []
     for variant in plan.variants:
         finished = [seed for seed in plan.seeds if (variant, seed) not in problems]
@@ -40,24 +41,24 @@ def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
             )
         )
     title = plan.recipe or Path(plan.settings.get("data.root", "")).name or "comparison"
-    what = f"{plan.swept} of {plan.variants[0].without(plan.swept).label}" if plan.swept else "methods compared"
-    return Comparison(f"{title} · {what}", methods, describe(plan), plan.swept)
+    subtitle = f"{plan.swept} of {plan.variants[0].without(plan.swept).label}" if plan.swept else "methods compared"
+    return Comparison(f"{title} · {subtitle}", methods, describe(plan), plan.swept)
 
 
 def describe(plan: Plan) -> dict[str, object]:
-    """What all runs have in common, for people."""
-    budget = {"iterations": plan.budget_iterations, "minutes of training": plan.budget_minutes}
-    given = {f"budget, {unit}": value for unit, value in budget.items() if value is not None}
-    return {"recipe": plan.recipe, "seeds": ", ".join(map(str, plan.seeds)), **given, **plan.settings}
+    """The settings that all runs share, as the report shows them."""
+    units = {"iterations": plan.budget_iterations, "minutes of training": plan.budget_minutes}
+    budget = {f"budget, {unit}": value for unit, value in units.items() if value is not None}
+    return {"recipe": plan.recipe, "seeds": ", ".join(map(str, plan.seeds)), **budget, **plan.settings}
 
 
 def read_outcome(run: RunFolder, seed: int) -> Outcome:
-    """The summary of a finished run, read from its folder."""
+    """The outcome of a finished run, read from its folder."""
     return read_record(run).outcome(seed)
 
 
 def check_splits(plan: Plan, out: Path) -> None:
-    """At one seed every method that was given the same data must have learned from the same labels."""
+    """Refuses runs with the same seed and the same data settings whose splits differ."""
     seen: dict[tuple[object, ...], tuple[object, Path]] = {}
     for variant, seed in plan.runs():
         path = run_folder(out, variant, seed).split
@@ -72,7 +73,7 @@ def check_splits(plan: Plan, out: Path) -> None:
 
 
 def write_results(comparison: Comparison, out: Path) -> None:
-    """table.txt, table.csv, runs.csv and report.html."""
+    """Writes table.txt, table.csv, runs.csv and report.html."""
     write_atomically(out / "table.txt", table_text(comparison.rows(), comparison.heading).encode())
     write_atomically(out / "table.csv", csv_text(comparison.rows()))
     write_atomically(out / "runs.csv", csv_text(run_rows(comparison)))
@@ -80,18 +81,18 @@ def write_results(comparison: Comparison, out: Path) -> None:
 
 
 def run_rows(comparison: Comparison) -> Iterable[dict[str, Any]]:
-    """One row per run."""
+    """The rows of runs.csv, one for each run."""
     for method in comparison.methods:
         for run in method.outcomes:
             numbers = {key: run.numbers.get(key) for key in NUMBERS}
             yield {"method": method.name, "seed": run.seed, **numbers, "iterations": method.iterations, "problem": None}
         for seed, problem in method.problems.items():
-            nothing = dict.fromkeys(NUMBERS)
-            yield {"method": method.name, "seed": seed, **nothing, "iterations": method.iterations, "problem": problem}
+            empty = dict.fromkeys(NUMBERS)
+            yield {"method": method.name, "seed": seed, **empty, "iterations": method.iterations, "problem": problem}
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Rows of equal keys as CSV; a missing number is an empty cell."""
+    """Rows with equal keys as CSV; None is an empty cell."""
     rows = list(rows)
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, rows[0].keys())
