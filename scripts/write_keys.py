@@ -1,4 +1,4 @@
-"""Writes docs/keys.md: every key of the configuration, with its default, what it takes, and the comment in the code.
+"""Writes docs/keys.md: every configuration key with its default, its accepted values and its comment in the code.
 
 python scripts/write_keys.py
 """
@@ -25,18 +25,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 GROUPS = {"data": DataConfig, "augment": AugmentConfig, "backbone": BackboneConfig, "training": TrainingConfig}
 POWERS = {10**6: "10⁶", 10**9: "10⁹"}
 INTRODUCTION = """\
-# Every key
+# Configuration keys
 
-What each key stands at where neither a [recipe](configuration.md) nor [your images](data.md) nor you say otherwise, and
-what it takes: `none` is a word one can type, and ranges include their ends. Written by `scripts/write_keys.py` from the
-code.
+The default is the value of a key that is set neither by a [recipe](configuration.md), nor by [the defaults for your
+images](data.md#default-settings), nor by you. `none` can be typed as a value, and ranges include their ends.
+`scripts/write_keys.py` writes this page from the code.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """The page as Markdown."""
     sections = [INTRODUCTION, *(f"## `{group}.*`\n\n{table(group, config)}" for group, config in GROUPS.items())]
-    sections.append("## `algorithm.*`\n\nEach method has its own, and takes no other's.\n")
+    sections.append("## `algorithm.*`\n\nEach method has its own keys and accepts no others.\n")
     for name, algorithm in ALGORITHMS.items():
         if dataclasses.fields(algorithm.Config):
             sections.append(f"### {name}\n\n{table('algorithm', algorithm.Config)}")
@@ -44,29 +44,29 @@ def page() -> str:
 
 
 def table(group: str, config: type) -> str:
-    """A row for each field of a dataclass."""
+    """A Markdown table with a row for each field of a dataclass."""
     hints, comments = get_type_hints(config, include_extras=True), field_comments(config)
-    rows = ["| key | default | takes | |", "|---|---|---|---|"]
+    rows = ["| key | default | accepts | |", "|---|---|---|---|"]
     for field in dataclasses.fields(config):
-        takes = accepted(TypeAdapter(hints[field.name]).json_schema())
+        accepts = accepted_values(TypeAdapter(hints[field.name]).json_schema())
         about = comments.get(field.name, "").replace("|", r"\|")
-        rows.append(f"| `{group}.{field.name}` | {as_typed(field.default)} | {takes} | {about} |")
+        rows.append(f"| `{group}.{field.name}` | {as_typed(field.default)} | {accepts} | {about} |")
     return "\n".join(rows).replace("None:", "none:") + "\n"
 
 
 def field_comments(config: type) -> dict[str, str]:
-    """What the code says behind each field, on its line."""
+    """The comment on the line of each field."""
     source = textwrap.dedent(inspect.getsource(config))
     return dict(re.findall(r"^    (\w+): [^#\n]*?  # (.*)$", source, re.MULTILINE))
 
 
-def accepted(schema: dict[str, Any]) -> str:
-    """What a key takes, from the JSON schema of its type: words, a range of numbers, any text."""
+def accepted_values(schema: dict[str, Any]) -> str:
+    """The values that a key accepts, from the JSON schema of its type: words, a range of numbers, any text."""
     match schema:
         case {"anyOf": alternatives}:
-            return " or ".join(accepted(one) for one in alternatives)
+            return " or ".join(accepted_values(one) for one in alternatives)
         case {"prefixItems": [first, *others]}:
-            return f"{1 + len(others)} numbers, each {accepted(first)}"
+            return f"{1 + len(others)} numbers, each {accepted_values(first)}"
         case {"enum": words}:
             return ", ".join(f"`{word}`" for word in words)
         case {"type": "boolean"}:
@@ -76,18 +76,18 @@ def accepted(schema: dict[str, Any]) -> str:
         case {"type": "string"}:
             return "text"
         case {"type": "integer", "exclusiveMinimum": low}:
-            return accepted({"minimum": low + 1, "maximum": schema["maximum"]})
+            return accepted_values({"minimum": low + 1, "maximum": schema["maximum"]})
         case {"minimum": low, "maximum": high}:
             return f"{low} to {POWERS.get(high, high)}"
         case {"exclusiveMinimum": low, "maximum": high}:
             return f"above {low}, up to {POWERS.get(high, high)}"
         case {"minimum": low, "exclusiveMaximum": high}:
             return f"{low} to below {POWERS.get(high, high)}"
-    raise ValueError(f"no words for {schema}")
+    raise ValueError(f"unknown JSON schema: {schema}")
 
 
 def as_typed(value: Any) -> str:
-    """A default as one would type it on the command line."""
+    """A default as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
