@@ -1,6 +1,8 @@
 """Whole runs: determinism, resume, label secrecy, what a run leaves behind."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -70,18 +72,21 @@ def test_another_seed_gives_another_split_and_other_draws(tiny_run, tmp_path):
     assert log(reused.folder) != log(tiny_run.folder)
 
 
+@pytest.fixture(scope="module")
+def straight_runs(tiny_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    return {"npmatch": tiny_run, "supervised": train_tiny(folder, algorithm="supervised")}
+
+
 @pytest.mark.parametrize("stop_after", [1, 7, 12, 23])
 @pytest.mark.parametrize("algorithm", ["npmatch", "supervised"])
-def test_interrupt_and_resume_end_with_the_same_weights(tiny_run, tmp_path, monkeypatch, stop_after, algorithm):
-    straight = tiny_run if algorithm == "npmatch" else train_tiny(tmp_path / "straight", algorithm=algorithm)
+def test_interrupt_and_resume_end_with_the_same_weights(straight_runs, tmp_path, monkeypatch, stop_after, algorithm):
+    straight = straight_runs[algorithm]
     take_step = Trainer.take_step
 
     def interrupting(self, raw):
         take_step(self, raw)
         if self.step == stop_after:
-            import os
-            import signal
-
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "take_step", interrupting)
@@ -125,10 +130,9 @@ def test_dropping_a_piece_of_state_breaks_the_resume(tiny_run, tmp_path, monkeyp
     assert not same_run(resumed.folder, tiny_run.folder)
 
 
-def test_labels_of_unlabelled_images_never_reach_the_optimiser(tmp_path, monkeypatch):
+def test_labels_of_unlabelled_images_never_reach_the_optimiser(tiny_run, tmp_path, monkeypatch):
     """Label secrecy: shuffled labels of unlabelled images leave the weights bit-identical."""
-    digits = load_dataset("digits")
-    straight = train_tiny(tmp_path / "straight")
+    digits, straight = load_dataset("digits"), tiny_run
     labeled = set(json.loads((straight.folder / "split.json").read_text())["labeled"])
     secret = torch.tensor([i for i in range(len(digits.train)) if i not in labeled])
     shuffled = digits.train.labels.clone()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,10 +23,17 @@ from same_runs import same_run
 from tiny import stop_tiny, train_tiny
 
 
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    stop_tiny(folder, 12)
+    return folder
+
+
 @pytest.fixture
-def stopped(tmp_path):
-    stop_tiny(tmp_path / "run", 12)
-    return tmp_path / "run"
+def stopped(stopped_run, tmp_path):
+    """A run that ended after step 12, to be resumed."""
+    return shutil.copytree(stopped_run, tmp_path / "run")
 
 
 def edit_json(path, **fields):
@@ -41,9 +49,9 @@ def test_another_configuration_is_refused_unless_allowed(stopped, capfd):
     assert [r["step"] for r in run.records() if r["kind"] == "train"] == [5, 10, 15, 20, 24]
 
 
-def test_a_longer_training_goes_on_from_a_finished_one(tmp_path):
-    train_tiny(tmp_path / "run")
-    run = train_tiny(tmp_path / "run", resume=True, allow_change=True, training__iterations=30)
+def test_a_longer_training_goes_on_from_a_finished_one(tiny_run, tmp_path):
+    folder = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    run = train_tiny(folder, resume=True, allow_change=True, training__iterations=30)
     assert [r["step"] for r in run.records() if r["kind"] == "train"] == [5, 10, 15, 20, 24, 25, 30]
     assert [r["step"] for r in run.records() if r["kind"] == "final"] == [30]
 
@@ -236,7 +244,7 @@ def test_the_default_generators_come_back_after_a_run(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    train_tiny(tmp_path / "run")
+    train_tiny(tmp_path / "run", training__iterations=2)
     assert torch.equal(torch.rand(3), expected)
 
 
