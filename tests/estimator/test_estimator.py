@@ -71,7 +71,7 @@ def test_predictions_are_aligned_with_equal_classes_where_labels_are_balanced(la
 def test_images_flat_rows_and_bytes_are_one_thing(digits):
     X, y = digits
     pixels = np.rint(X * 255).astype(np.uint8)
-    told = quick().fit(X, y).predict_proba(X)
+    expected = quick().fit(X, y).predict_proba(X)
     for same, shape in (
         (pixels, None),
         (pixels[..., None], None),
@@ -81,8 +81,8 @@ def test_images_flat_rows_and_bytes_are_one_thing(digits):
         fitted = quick(image_shape=shape).fit(same, y)
         assert fitted.image_shape_ == (8, 8, 1)
         assert fitted.n_features_in_ == 64
-        np.testing.assert_array_equal(fitted.predict_proba(same), told)
-        np.testing.assert_array_equal(fitted.predict_proba(X), told)
+        np.testing.assert_array_equal(fitted.predict_proba(same), expected)
+        np.testing.assert_array_equal(fitted.predict_proba(X), expected)
 
 
 def test_colour_and_oblong_images(digits):

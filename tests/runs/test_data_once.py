@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import npmatch
 from few_photos import WORDS, save_photos
 from npmatch.data.check import inspection
-from npmatch.estimator import arrays
+from npmatch.estimator import training
 from npmatch.runs.folder import RunFolder
 
 
@@ -63,8 +63,8 @@ def test_the_same_images_get_the_same_settings_in_a_folder_a_table_and_arrays(tm
         run = npmatch.fit(data=tmp_path / name, out=tmp_path / f"run-{name}", quiet=True, device="cpu", overrides=words)
         configs[name] = RunFolder(run.folder).read_config()
     made = []
-    build = arrays.build
-    monkeypatch.setattr(arrays, "build", lambda config, *rest: made.append(config) or build(config, *rest))
+    build = training.build
+    monkeypatch.setattr(training, "build", lambda config, *rest: made.append(config) or build(config, *rest))
     monkeypatch.setattr("npmatch.estimator.estimator.check_random_state", lambda state: Seeded())
     npmatch.NPMatchClassifier(iterations=3, device="cpu").fit(pixels, y)
     expected = settings(configs["photos"])

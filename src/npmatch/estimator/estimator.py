@@ -1,4 +1,4 @@
-"""scikit-learn's way in: `NPMatchClassifier().fit(X, y)`, where y = −1 marks what is unlabelled."""
+"""A scikit-learn classifier: `NPMatchClassifier().fit(X, y)`, where y = −1 marks unlabelled images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from npmatch.algorithms import Algorithm
 from npmatch.distributed.devices import choose_device
-from npmatch.estimator.arrays import Array, Rows, flatten, train_on_arrays, understand
+from npmatch.estimator.arrays import Array, Rows, detect_rows, flatten
+from npmatch.estimator.training import train_on_arrays
 from npmatch.predict.classifier import Classifier
 from npmatch.types import Prediction
 
@@ -26,18 +27,18 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     """Semi-supervised image classifier with uncertainty, for arrays; nothing is written to disk.
 
     Args:
-        algorithm: a name (`npmatch`, `fixmatch`, `supervised`, …) or `package.module:Class`.
-        iterations: training steps.
-        device: `cpu` or `cuda`; None takes CUDA where there is one.
-        image_shape: (h, w) or (h, w, c) of images that come as flat rows.
-        warm_start: whether a further `fit` goes on from the weights of the one before.
-        random_state: an integer makes two fits equal.
+        algorithm: name of the algorithm (`npmatch`, `fixmatch`, `supervised`, …) or `package.module:Class`.
+        iterations: number of training steps.
+        device: `cpu` or `cuda`; None takes CUDA if it is available.
+        image_shape: (h, w) or (h, w, c) of images that are passed as flat rows.
+        warm_start: whether `fit` starts from the weights of the previous call.
+        random_state: an integer makes fits reproducible.
 
     Attributes:
-        classes_: the labels, in the order of the probabilities.
-        n_features_in_: numbers in a row, h · w · c.
-        n_iter_: training steps of the last fit.
-        image_shape_: (h, w, c), or None where the rows are features.
+        classes_: the class labels, in the order of the probabilities.
+        n_features_in_: number of values in a row, h · w · c for images.
+        n_iter_: number of training steps of the last fit.
+        image_shape_: (h, w, c) of the images, or None if the rows are features.
         classifier_: the trained `npmatch.Classifier`, which can be saved and exported.
     """
 
@@ -58,7 +59,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
-        """The parameters are only stored; `fit` looks at them."""
+        """Stores the parameters; `fit` validates them."""
         self.algorithm = algorithm
         self.iterations = iterations
         self.device = device
@@ -67,26 +68,26 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> NPMatchClassifier:
-        """Learns from images n h w [c] or rows n d, and their labels n, of which −1 means unlabelled."""
+        """Fit the model to images n h w [c], or rows n d, and their labels n, where −1 means unlabelled."""
         if self.iterations < 1:
             raise ValueError(f"iterations={self.iterations}: must be at least 1")
-        goes_on = self.warm_start and hasattr(self, "algorithm_")
+        is_warm = self.warm_start and hasattr(self, "algorithm_")
         flat, shape = flatten(X, self.image_shape)
-        flat, y = validate_data(self, flat, as_labels(y), reset=not goes_on)
-        classes, numbers = number_labels(y)
-        if goes_on and not np.array_equal(classes, self.classes_):
-            raise ValueError("warm_start: the classes are not those of the fit before; fit a clone instead")
-        rows = self.rows_ if goes_on else understand(flat, shape)
+        flat, y = validate_data(self, flat, as_labels(y), reset=not is_warm)
+        classes, indices = encode_labels(y)
+        if is_warm and not np.array_equal(classes, self.classes_):
+            raise ValueError("warm_start: the classes are not those of the previous fit; fit a clone instead")
+        rows = self.rows_ if is_warm else detect_rows(flat, shape)
         trained = train_on_arrays(
             rows,
             rows.pixels(flat),
-            torch.from_numpy(numbers),
+            torch.from_numpy(indices),
             class_names=tuple(map(str, classes)),
             algorithm=self.algorithm,
             iterations=self.iterations,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             device=choose_device(self.device),
-            before=self.algorithm_ if goes_on else None,
+            warm_start=self.algorithm_ if is_warm else None,
         )
         self.rows_, self.image_shape_, self.classes_, self.n_iter_ = rows, rows.image_shape, classes, self.iterations
         self.algorithm_ = trained.algorithm
@@ -94,43 +95,44 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return self
 
     def predict(self, X: Any) -> Array:
-        """The likeliest class of each image, n."""
-        chosen = self._ask(X).label.numpy()
-        labels: Array = self.classes_[chosen]
+        """Predict the class label of each image, n."""
+        indices = self._predict(X).label.numpy()
+        labels: Array = self.classes_[indices]
         return labels
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities n K, in the order of `classes_`."""
-        probs = self._ask(X).probs.double()
+        """Predict probabilities n K, in the order of `classes_`."""
+        probs = self._predict(X).probs.double()
         normalised: Array = (probs / probs.sum(1, keepdim=True)).numpy()
         return normalised
 
     def predict_uncertainty(self, X: Any) -> Array:
-        """The entropy of each prediction in nats, n: 0 is certain, log K knows nothing."""
-        entropy: Array = self._ask(X).entropy.double().numpy()
+        """Predict the uncertainty of each image, n: the entropy in nats, from 0 (certain) to log K."""
+        entropy: Array = self._predict(X).entropy.double().numpy()
         return entropy
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the images whose label is known."""
+        """Return the accuracy on the labelled images; rows with y = −1 are ignored."""
         y = np.asarray(as_labels(y))
-        known = ~unlabeled(y)
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(y[known], self.predict(X)[known], sample_weight=weight))
+        labeled = ~unlabeled(y)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[labeled]
+        return float(accuracy_score(y[labeled], self.predict(X)[labeled], sample_weight=weight))
 
-    def _ask(self, X: Any) -> Prediction:
+    def _predict(self, X: Any) -> Prediction:
+        """Validate images or rows, and predict them."""
         check_is_fitted(self)
         flat, _ = flatten(X, self.image_shape_)
         flat = validate_data(self, flat, reset=False)
         return self.classifier_.predict(self.rows_.pixels(flat))
 
     def __sklearn_tags__(self) -> Any:
-        """Images come as arrays of three dimensions, too."""
+        """Arrays of three dimensions (images) are accepted too."""
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Weights travel as CPU tensors, so that a machine without CUDA can unpickle them."""
+        """Pickle weights as CPU tensors, so that a machine without CUDA can load them."""
         state = dict(super().__getstate__())
         if "classifier_" in state and self.classifier_.device.type != "cpu":
             algorithm = deepcopy(self.algorithm_).cpu()
@@ -140,33 +142,33 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
 
 def as_labels(y: Any) -> Any:
-    """A list in which names and −1 stand side by side keeps its −1, of which numpy would make a name."""
+    """Labels as validate_data takes them; a list of names and −1 becomes an object array, which keeps the number −1."""
     if isinstance(y, list | tuple) and any(isinstance(label, str) for label in y):
         return np.array(y, dtype=object)
     return y
 
 
 def unlabeled(y: Array) -> Array:
-    """n, bool: −1, also as the text that numpy makes of it among names."""
+    """Which of n labels mean unlabelled, n bool: −1, or the text "-1" that numpy makes of it among names."""
     if y.dtype.kind in "OUST":
         return np.array([label in (UNLABELED, str(UNLABELED)) for label in y], dtype=bool)
     return np.equal(y, UNLABELED)
 
 
-def number_labels(y: Array) -> tuple[Array, Array]:
-    """The K classes, and each image's class as a number, n, −1 where it is unlabelled."""
-    known = ~unlabeled(y)
-    given = y[known]
-    if given.dtype == object:
-        if len({isinstance(label, str) for label in given}) > 1:
+def encode_labels(y: Array) -> tuple[Array, Array]:
+    """The K classes, and the class index of each of n labels, −1 if unlabelled."""
+    is_labeled = ~unlabeled(y)
+    labels = y[is_labeled]
+    if labels.dtype == object:
+        if len({isinstance(label, str) for label in labels}) > 1:
             raise ValueError("y holds names and numbers; label with one kind, and −1 for unlabelled")
-        given = np.array(given.tolist())
-    if len(given):
-        check_classification_targets(given)
-    classes, number = np.unique(given, return_inverse=True)
+        labels = np.array(labels.tolist())
+    if len(labels):
+        check_classification_targets(labels)
+    classes, labeled_indices = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        found = "one class" if len(classes) else "no label but −1, which means unlabelled"
-        raise ValueError(f"labels of at least two classes are needed, but y holds {found}")
-    numbers = np.full(len(y), UNLABELED, dtype=np.int64)
-    numbers[known] = number
-    return classes, numbers
+        content = "one class" if len(classes) else "no label but −1, which means unlabelled"
+        raise ValueError(f"labels of at least two classes are needed, but y holds {content}")
+    indices = np.full(len(y), UNLABELED, dtype=np.int64)
+    indices[is_labeled] = labeled_indices
+    return classes, indices
