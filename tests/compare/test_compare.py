@@ -1,4 +1,4 @@
-"""Many methods over many seeds: through real child processes where that is the point, on made-up runs elsewhere."""
+"""Comparisons of many methods over many seeds: some with real child processes, others on made-up runs."""
 
 import csv
 import json
@@ -62,7 +62,7 @@ def train_here(jobs, *_):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> SimpleNamespace:
-    """Two methods with two seeds, trained."""
+    """A finished comparison of two methods with two seeds."""
     out = tmp_path_factory.mktemp("compare") / "out"
     settings = {"budget_iterations": 12, "seeds": 2, "device": "cpu", "overrides": SMALL}
     with pytest.MonkeyPatch.context() as patch:
@@ -188,7 +188,7 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_goes_on(tmp_path, capsys):
     assert "run the same command again" in err
     stopped_at = max(int(path.stem.partition("-")[2]) for path in (run / "checkpoints").glob("*.safetensors"))
     assert 0 < stopped_at < 400
-    assert "--resume" in run.with_name("seed-0.log").read_text()  # it was asked, not killed
+    assert "--resume" in run.with_name("seed-0.log").read_text()  # it was stopped by a signal that it handles
     assert main(words) == 0
     assert f"started again at step {stopped_at // 5 * 5}" in capsys.readouterr().err
     assert [r["step"] for r in RunFolder(run).records() if r["kind"] == "train"] == list(range(5, 401, 5))

@@ -1,4 +1,4 @@
-"""The words of `compare` and `sweep`: variants as they are written, and bad input as one line."""
+"""What a user types for `compare` and `sweep`: variants are parsed, and bad input is an error of one line."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every number of the configuration has bounds at its field; what lies outside is one line that names the key."""
+"""Every number of the configuration has bounds at its field; a value outside is an error of one line with the key."""
 
 import dataclasses
 import math
@@ -210,7 +210,7 @@ def test_the_ends_that_make_sense_are_taken(algorithm, words):
 
 
 class OwnAlgorithm(Algorithm):
-    """A user's, whose words mean other things than ours of the same name."""
+    """A user's algorithm, whose keys mean other things than our keys of the same names."""
 
     @dataclass(frozen=True)
     class Config:

@@ -1,4 +1,4 @@
-"""Settings nobody gave: they follow from the files, explicit ones win, and a resumed run keeps them."""
+"""Settings that are not given follow from the images; given ones win, and a resumed run keeps what was chosen."""
 
 import json
 import math

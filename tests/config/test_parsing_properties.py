@@ -1,4 +1,4 @@
-"""Whatever is written into a table, a configuration or a command line: it is read, or one line says why not."""
+"""Any content of a table, a configuration or a command line is either read or an error of one line."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run is used from any folder: its relative paths are those of the folder it was started in."""
+"""A run can be used from any folder: its relative paths start from the folder it was started in."""
 
 import json
 
@@ -14,7 +14,7 @@ from tiny import stop_tiny
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with photos, which is the working folder; and another beside it."""
+    """A folder with photos, which is the working directory; another folder is beside it."""
     save_photos(tmp_path / "project" / "photos")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "project")

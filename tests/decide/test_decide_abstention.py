@@ -1,4 +1,4 @@
-"""The threshold against the Clopper–Pearson bound, and its promise against simulation."""
+"""The threshold against the Clopper–Pearson bound, and its guarantee against a simulation."""
 
 import math
 
@@ -79,8 +79,8 @@ def test_equally_sure_images_are_kept_or_withheld_together():
 
 
 @pytest.mark.parametrize(("error", "steepness"), [(0.06, 0.01), (0.1, 3.0), (0.2, 2.0)])
-def test_the_promise_is_kept_in_nine_of_ten_draws(error, steepness):
-    """The true risk of what is kept, for models of known risk R(c) = error · c^steepness at coverage c."""
+def test_the_guarantee_holds_in_nine_of_ten_draws(error, steepness):
+    """The true risk of kept predictions, for models of known risk R(c) = error · c^steepness at coverage c."""
     rng = np.random.default_rng(0)
     broken, draws = 0, 600
     for _ in range(draws):
@@ -89,7 +89,7 @@ def test_the_promise_is_kept_in_nine_of_ten_draws(error, steepness):
         found = choose_threshold(torch.from_numpy(u), torch.from_numpy(wrong), 0.05)
         coverage = min(found.threshold, 1.0)
         broken += error * coverage**steepness > 0.05 if coverage else 0
-    # 0.1 is the promise; three deviations of 600 draws.
+    # The guarantee is 0.1; three standard deviations of 600 draws are added.
     assert broken / draws < 0.1 + 3 * math.sqrt(0.1 * 0.9 / draws)
     if steepness < 1:
         assert broken, "a model whose risk is above the target everywhere is caught only so often: the test can fail"

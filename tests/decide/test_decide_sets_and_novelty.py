@@ -79,7 +79,7 @@ def test_what_has_no_basis_is_refused_before_the_first_image():
 
 
 def test_decisions_rest_on_the_models_own_uncertainty(tmp_path):
-    """So that the labels a temperature was fitted on are not used a second time."""
+    """The labels that a temperature was fitted on must not be used a second time."""
     probs, y = drawn(400, 3)
     probs = probs.square() / probs.square().sum(-1, keepdim=True)
     prediction = Prediction(probs, torch.special.entr(probs).sum(-1))

@@ -11,7 +11,7 @@ from npmatch.types import Prediction
 
 
 def overconfident(n: int, temperature: float, seed: int = 0) -> tuple[Prediction, torch.Tensor]:
-    """Labels drawn from p, and a model that says p^temperature, normalised."""
+    """Labels drawn from p, and a model that predicts p^temperature, normalised."""
     g = torch.Generator().manual_seed(seed)
     logits = 1.5 * torch.randn(n, 5, generator=g)
     y = torch.multinomial(logits.softmax(-1), 1, generator=g)[:, 0]

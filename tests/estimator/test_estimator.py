@@ -1,4 +1,4 @@
-"""NPMatchClassifier as scikit-learn's users use it; scikit-learn's own battery is one of the oracles."""
+"""NPMatchClassifier as users of scikit-learn use it; scikit-learn's own checks are one of the oracles."""
 
 import pickle
 import re

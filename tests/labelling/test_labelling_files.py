@@ -1,4 +1,4 @@
-"""Labels in files: a path means the same image however it is written, and a file is taken whole or not at all."""
+"""Labels from files: different paths can name the same image, and a file with an invalid row changes nothing."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def place(trained, tmp_path, monkeypatch):
-    """The same with a run of its own to write into, as the working folder."""
+    """A copy of the run to write into, in the working directory of `trained`."""
     run = shutil.copytree(trained / "run", tmp_path / "run")
     (tmp_path / "photos").symlink_to(trained / "photos")
     monkeypatch.chdir(trained)

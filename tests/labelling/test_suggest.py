@@ -1,4 +1,4 @@
-"""What to label next: sure images last, near-duplicates never, the same answer every time."""
+"""Suggestions prefer uncertain images, avoid near-duplicates, and are deterministic."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The exported file against `predict`, under onnxruntime: a runtime that knows nothing of npmatch."""
+"""The exported file in onnxruntime, without npmatch, against `predict`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Folders for the Hugging Face hub; the network is a stand-in, the card is read by huggingface_hub itself."""
+"""Saving and loading as on the Hugging Face hub; a stand-in replaces the network, huggingface_hub reads the card."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a run is built of: the labels by which the log judges pseudo-labels."""
+"""The parts of a run: the labels with which the log measures pseudo-labels."""
 
 import torch
 

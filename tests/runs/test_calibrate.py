@@ -1,4 +1,4 @@
-"""Held-out labels of a run: what they are used for, what they never are, and what is refused."""
+"""The held-out labels of a run: what they are used for, what they must not be used for, and what is refused."""
 
 import csv
 import json
@@ -66,7 +66,7 @@ def test_a_run_fits_on_the_labels_it_held_out(calibrated_run):
 
 
 class Forbidden(ImageStore):
-    """Images that nobody may look at."""
+    """Images that must not be read."""
 
     shape = (1, 8, 8)
 
@@ -196,7 +196,7 @@ def test_labels_from_elsewhere_are_not_thrown_away_for_none(tiny_run, tmp_path, 
 
 
 @pytest.mark.parametrize("damage", ["bytes", "format", "classes"])
-def test_a_calibration_that_cannot_be_read_is_written_anew(calibrated_run, tmp_path, capsys, damage):
+def test_a_calibration_that_cannot_be_read_is_written_again(calibrated_run, tmp_path, capsys, damage):
     run = shutil.copytree(calibrated_run, tmp_path / "run")
     path = run / "calibration.safetensors"
     whole = path.read_bytes()

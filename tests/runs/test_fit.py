@@ -106,7 +106,7 @@ def test_interrupt_and_resume_end_with_the_same_weights(straight_runs, tmp_path,
     ["ema", "momentum", "meter", "step", "algorithm/curriculum.counts", "algorithm/model.head.latent_bank.rows"],
 )
 def test_dropping_a_piece_of_state_breaks_the_resume(tiny_run, tmp_path, monkeypatch, piece):
-    """So the test above can fail: each piece is replaced by what a fresh run has."""
+    """Shows that the test above can fail: each piece of state is replaced by that of a new run."""
     restore = Trainer.restore
     part, _, key = piece.partition("/")
 

@@ -1,4 +1,4 @@
-"""A run's folder: one owner of its names, one meaning of finished, one lock."""
+"""A run's folder: one module knows its file names, one meaning of finished, one lock."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ def test_only_the_folder_knows_the_names_of_its_files(name):
 def test_the_names_are_those_a_run_leaves(tiny_run):
     run = RunFolder(tiny_run.folder)
     missing = {name for name, path in vars(run).items() if not path.exists()}
-    assert missing == {"quarantine", "given_labels", "labels"}  # nothing was left out, and nobody has labelled
+    assert missing == {"quarantine", "given_labels", "labels"}  # nothing was left out, and no labels were given
 
 
 def cut_final_line(folder):

@@ -1,4 +1,4 @@
-"""The label book: every change on the disk, errors before anything is written, other writers respected."""
+"""The label book: every change is on disk, errors come before anything is written, and other writers are respected."""
 
 import pytest
 import torch

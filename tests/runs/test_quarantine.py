@@ -1,4 +1,4 @@
-"""One broken file among thousands never stops a run: what is left out, and that every later step leaves it out too."""
+"""A broken file never stops a run: it is left out, and every later step leaves it out too."""
 
 import json
 import os

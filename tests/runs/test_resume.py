@@ -1,4 +1,4 @@
-"""What a resumed run refuses, what it says, and that a folder has one owner."""
+"""What a resumed run refuses and what it reports; and that only one process works in a folder."""
 
 import json
 import os

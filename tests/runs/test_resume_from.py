@@ -1,4 +1,4 @@
-"""A run from another's weights, with the labels given since: what it keeps, what it adds, what it refuses."""
+"""A run that starts from another's weights, with labels given since: what it keeps, adds and refuses."""
 
 import json
 import shutil
