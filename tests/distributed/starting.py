@@ -12,9 +12,8 @@ from pathlib import Path
 # What a rank imports by the end of its run. The fork server does not have the tests' folders on its path: it would
 # silently leave out the workers' own modules, and with them all that they import.
 PRELOAD = [
-    "npmatch.cli.train", "npmatch.cli.evaluate", "npmatch.cli.predict", "npmatch.runs.fit", "npmatch.report.page",
-    "sklearn.datasets", "torch._dynamo", "torchmetrics.functional.classification", "matplotlib.figure",
-    "pyarrow.parquet",
+    "npmatch.cli.train", "npmatch.cli.predict", "npmatch.runs.fit", "npmatch.report.page", "sklearn.datasets",
+    "torch._dynamo", "torchmetrics.functional.classification", "matplotlib.figure", "pyarrow.parquet",
 ]  # fmt: skip
 
 
