@@ -7,6 +7,7 @@ import typer
 from benchmarks import (
     abstention,
     augment,
+    defaults,
     faults,
     labelling,
     loader,
@@ -18,7 +19,7 @@ from benchmarks import (
 )
 from benchmarks.command_line import run_app
 
-BENCHMARKS = (step, uncertainty, augment, loader, memory, scaling, labelling, abstention, serve, faults)
+BENCHMARKS = (step, uncertainty, augment, loader, memory, scaling, labelling, abstention, defaults, serve, faults)
 
 app = typer.Typer(
     help="Benchmarks of npmatch. Each compares its variants in one run and prints their ratio.",

@@ -8,10 +8,11 @@ from bad_steps import train_poisoned
 from npmatch.algorithms import ALGORITHMS
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.data import load_dataset
+from npmatch.runs.folder import RunFolder
 from npmatch.training import TrainingConfig, Update, load_tensors
 from npmatch.types import Batch
 from same_runs import same_run
-from tiny import stop_tiny, train_tiny
+from tiny import TINY, stop_tiny, train_tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -107,3 +108,23 @@ def test_a_deterministic_run_resumes_to_the_bit(tmp_path, name, graph):
     stop_tiny(tmp_path / "run", 12, algorithm=name, device="cuda", **settings)
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
     assert same_run(straight.folder, resumed.folder)
+
+
+@pytest.mark.parametrize("ema", [0.5, 0.999])  # the first is kept, the second shortened: the graph is captured again
+def test_minutes_are_measured_on_the_trainer_that_is_then_used(tmp_path, ema):
+    words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}
+    words |= {"training.ema": ema, "training.deterministic": True}
+    measured = npmatch.fit(
+        "digits-40", out=tmp_path / "measured", minutes=0.005, quiet=True, device="cuda", overrides=words
+    )
+    config = RunFolder(measured.folder).read_config()
+    told = config.flat()
+    plain = npmatch.fit(
+        "digits-40",
+        out=tmp_path / "plain",
+        quiet=True,
+        device="cuda",
+        overrides={key: value for key, value in told.items() if key not in ("recipe", "preset")},
+    )
+    files = [run.folder / "model.safetensors" for run in (measured, plain)]
+    assert files[0].read_bytes() == files[1].read_bytes()
