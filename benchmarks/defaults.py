@@ -150,7 +150,10 @@ def main(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Default settings for one's own images, each compared with another value: error on unlabelled images."""
+    """Defaults for one's own images against other values.
+
+    The error is measured on the unlabelled training images.
+    """
     show(bench_defaults(seeds, first_seed, share_of_steps, data, check_device(device)), as_json)
 
 

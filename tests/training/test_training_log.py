@@ -137,3 +137,20 @@ def test_a_line_of_other_types_is_no_record(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"kind":"train","step":5,"seconds":1}}\n')
     with pytest.raises(NPMatchError, match=r"metrics\.jsonl, line 1: not a record"):
         read_log(tmp_path / "metrics.jsonl")
+
+
+def test_tensorboard_shows_every_step_once_after_a_resume(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for resume_at, steps in ((None, (5, 10, 15)), (10, (15, 20))):
+        recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", resume_at)
+        for step in steps:
+            recorder.write("train", step, {"loss": step + (0.5 if resume_at else 0.0)})
+        recorder.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(point.step, point.value) for point in events.Scalars("train/loss")] == [
+        (5, 5.0),
+        (10, 10.0),
+        (15, 15.5),
+        (20, 20.5),
+    ]

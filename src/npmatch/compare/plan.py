@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ def make_plan(
         raise NPMatchError("give a budget in iterations or in minutes, not both")
     if budget_iterations is not None and budget_iterations < 1:
         raise NPMatchError(f"budget-iterations={budget_iterations}: at least one step is needed")
-    if budget_minutes is not None and not budget_minutes > 0:
+    if budget_minutes is not None and not 0 < budget_minutes < math.inf:
         raise NPMatchError(f"budget-minutes={budget_minutes}: give a time above 0")
     settings = settings_as_text(overrides)
     if data is not None:

@@ -138,7 +138,7 @@ class Recorder:
         self.whole = self.path.stat().st_size  # bytes of complete lines in the file
         self.waiting = b""  # lines that could not be written so far
         self.lines = len(kept)
-        self.curves = EventFile(tensorboard, purge_step=resume_at or 0)
+        self.curves = EventFile(tensorboard, purge_step=0 if resume_at is None else resume_at + 1)
         self.seconds_before = max((r.get("seconds", 0.0) for r in kept), default=0.0)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:

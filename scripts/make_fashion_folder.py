@@ -1,0 +1,54 @@
+"""Writes Fashion-MNIST as a user's folder of images: labeled/<class>/, unlabeled/ and test/<class>/.
+
+    python scripts/make_fashion_folder.py DIR [--labels 100] [--unlabeled 6000] [--test 1000] [--seed 0]
+
+The data set comes from Debian's dataset-fashion-mnist, or from $NPMATCH_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from npmatch.data import load_dataset, make_split
+from npmatch.types import ImageSet
+
+
+def write_images(images: ImageSet, positions: torch.Tensor, folder: Path, class_names: tuple[str, ...] | None) -> None:
+    """One PNG for each position, in a folder of its class if there are class names."""
+    pixels = images.images.take(positions)
+    for position, picture in zip(positions.tolist(), pixels, strict=True):
+        part = folder if class_names is None else folder / class_names[int(images.labels[position])]
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture[0].numpy()).save(part / f"{position:05}.png")
+
+
+def main() -> None:
+    """Draws the images by a seed, equally many of each class where they are labelled."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write, which must not exist")
+    parser.add_argument("--labels", type=int, default=100, help="labelled images in all (default: 100)")
+    parser.add_argument("--unlabeled", type=int, default=6000, help="unlabelled images (default: 6000)")
+    parser.add_argument("--test", type=int, default=1000, help="test images in all (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
+    options = parser.parse_args()
+    root = os.environ.get("NPMATCH_DATA")
+    dataset = load_dataset("fashion-mnist", None if root is None else Path(root))
+    options.folder.mkdir(parents=True)
+    names = tuple(name.replace("/", "-") for name in dataset.class_names)
+    split = make_split(dataset, options.labels, options.seed, include_labeled=False)
+    generator = torch.Generator().manual_seed(options.seed)
+    unlabeled = split.unlabeled[torch.randperm(len(split.unlabeled), generator=generator)[: options.unlabeled]]
+    write_images(dataset.train, split.labeled, options.folder / "labeled", names)
+    write_images(dataset.train, unlabeled.sort().values, options.folder / "unlabeled", None)
+    assert dataset.test is not None
+    test = torch.cat([(dataset.test.labels == k).nonzero().flatten()[: options.test // 10] for k in range(10)])
+    write_images(dataset.test, test, options.folder / "test", names)
+
+
+if __name__ == "__main__":
+    main()
