@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -84,6 +85,7 @@ def calibrate(
     Fits the temperature, and what predict --abstain, --coverage and --ood need.
     """
     from npmatch.runs.calibrate import calibrate_run
+    from npmatch.runs.folder import RunFolder
 
     found = calibrate_run(run, labeled, data, check_device(device))
     if as_json:
@@ -91,7 +93,7 @@ def calibrate(
         return
     lacking = "no temperature, for lack of labels: give some with --labeled DIR"
     temperature = lacking if found.temperature is None else f"T = {found.temperature:.3f}"
-    for line in (f"{run}: {found.n} held-out labels, {temperature}", f"written: {run / 'calibration.json'}"):
+    for line in (f"{run}: {found.n} held-out labels, {temperature}", f"written: {RunFolder(run).calibration}"):
         print_line(line)
 
 
@@ -166,18 +168,25 @@ def predict(
         )
     if not is_rank_zero():
         return  # with code 0: torchrun kills the other ranks once one fails, and the first still has to report
+    _print_summary(out, written, problems, flagged, decider.temperature, as_json)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _print_summary(
+    out: Path, written: int, problems: Sequence[str], flagged: Counter[str], temperature: float | None, as_json: bool
+) -> None:
+    """Prints the files that were skipped, and how many predictions were written and flagged."""
     for problem in problems:
         print_warning(f"skipped {problem}")
     if as_json:
         counts = {"out": str(out), "written": written, "skipped": problems, **flagged}
-        print_json({**counts, "temperature": decider.temperature})
-    else:
-        marked = "".join(f", {flagged[flag]} {words}" for flag, words in FLAGS.items() if flag in flagged)
-        skipped = f", {len(problems)} skipped" if problems else ""
-        at = "" if decider.temperature is None else f", probabilities at temperature {decider.temperature:.2f}"
-        print_line(f"{out}: {written} images{marked}{skipped}{at}")
-    if problems:
-        raise typer.Exit(1)
+        print_json({**counts, "temperature": temperature})
+        return
+    marked = "".join(f", {flagged[flag]} {words}" for flag, words in FLAGS.items() if flag in flagged)
+    skipped = f", {len(problems)} skipped" if problems else ""
+    at = "" if temperature is None else f", probabilities at temperature {temperature:.2f}"
+    print_line(f"{out}: {written} images{marked}{skipped}{at}")
 
 
 def report(

@@ -58,6 +58,7 @@ def train(
     """Train on a recipe's data set or on your own images."""
     from npmatch.distributed.ranks import is_rank_zero
     from npmatch.runs.fit import fit
+    from npmatch.runs.folder import RunFolder
 
     recipe, overrides = recipe_and_settings(words or [])
     run = fit(
@@ -82,5 +83,5 @@ def train(
         return
     if "error" in run.scores:
         Console().print(score_table(run.scores))
-        print_line(f"report: {run.folder / 'report.html'}")
+        print_line(f"report: {RunFolder(run.folder).report}")
     print_line(f"model:  {run.folder}")

@@ -16,6 +16,7 @@ from npmatch.config.paths import paths_of_run, working_folder
 from npmatch.config.tree import CODE_KEYS, Config, config_in_file, read_config_file, write_config
 from npmatch.data import ImageSet, Split
 from npmatch.data.check.findings import Quarantined
+from npmatch.decide.calibration import SUMMARY
 from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
 from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_locked, locked, was_locked_by, write_atomically
@@ -48,6 +49,7 @@ class RunFolder:
         # Written at the end; the log's final line comes after all of them.
         self.model_config = self.path / MODEL_CONFIG
         self.model_weights = self.path / MODEL_WEIGHTS
+        self.calibration = self.path / SUMMARY
         self.test_predictions = self.path / "predictions" / "test.parquet"
         self.report = self.path / "report.html"
         # Written when people label images, by `npmatch label` and the page.
