@@ -12,6 +12,8 @@ from benchmarks import (
     labelling,
     loader,
     memory,
+    minutes,
+    pretrained,
     scaling,
     serve,
     step,
@@ -19,7 +21,21 @@ from benchmarks import (
 )
 from benchmarks.command_line import run_app
 
-BENCHMARKS = (step, uncertainty, augment, loader, memory, scaling, labelling, abstention, defaults, serve, faults)
+BENCHMARKS = (
+    step,
+    uncertainty,
+    augment,
+    loader,
+    memory,
+    minutes,
+    scaling,
+    labelling,
+    abstention,
+    defaults,
+    pretrained,
+    serve,
+    faults,
+)
 
 app = typer.Typer(
     help="Benchmarks of npmatch. Each compares its variants in one run and prints their ratio.",

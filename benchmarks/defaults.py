@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks.command_line import run, show
 from benchmarks.result import BenchmarkResult, Column
+from npmatch.backbones.weights import with_weights
 from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, check_device
 from npmatch.config.choices import DataFacts, make_choices
 from npmatch.config.recipes import OWN_IMAGES
@@ -121,16 +122,23 @@ def load(name: str, root: Path | None) -> Dataset:
 
 
 def train(
-    dataset: Dataset, labels: int, seed: int, iterations: int, settings: dict[str, Any], device: torch.device
+    dataset: Dataset,
+    labels: int,
+    seed: int,
+    iterations: int,
+    settings: dict[str, Any],
+    device: torch.device,
+    on_cuda: bool = False,
 ) -> dict[str, float]:
-    """Error and ECE, in %, on the images whose labels were not given."""
+    """Error and ECE, in %, on the images whose labels were not given; `on_cuda` chooses the defaults of a GPU."""
     k = len(dataset.class_names)
     channels, side, _ = dataset.train.images.shape
     facts = DataFacts(dataset.class_names, [labels // k] * k, len(dataset.train), side, False, channels == 1, False)
     given = {"training.iterations": iterations, "seed": seed, **settings}
-    choices = {choice.key: choice.value for choice in make_choices(facts, given)}
+    choices = {choice.key: choice.value for choice in make_choices(facts, given, on_cuda)}
     own = {"data.source": "arrays", "data.image_size": None, "training.eval_every": iterations + 1}
     config = make_config({**OWN_IMAGES, **own, **choices}, given)
+    config = replace(config, backbone=with_weights(config.backbone))
     split = make_split(dataset, labels, seed)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         trainer, evaluator = build(config, dataset, split, device, Display("", iterations, quiet=True))

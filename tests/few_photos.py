@@ -1,12 +1,17 @@
-"""Made-up photos: one file, or a folder to train on; and settings that train on such a folder in a moment."""
+"""Made-up photos: one file, or a folder to train on; and settings that train on such a folder in a moment.
+
+With `save_weights` training starts from pretrained weights, made up as well.
+"""
 
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
+from npmatch.backbones import SmallCNN
 from tiny import TINY
 
 WORDS = {**TINY, "data.image_size": 8, "augment.padding": 1, "training.iterations": 6, "training.checkpoint_every": 3}
@@ -36,3 +41,12 @@ def save_photos(
             low = 160 * shade // max(1, len(classes) - 1)
             save_photo(root / path, zlib.crc32(str(path).encode()), size, mode, (low, low + 96))
     return root
+
+
+def save_weights(path: Path) -> dict[str, object]:
+    """Saves the weights of a tiny network for photos in colour, and returns the settings that start from them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        torch.save(SmallCNN(4, 1, 3).state_dict(), path)
+    network = {"backbone.name": "cnn", "backbone.width": 4, "backbone.stem_stride": 1, "backbone.input_size": 8}
+    return {**network, "backbone.weights": str(path)}

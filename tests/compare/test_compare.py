@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -352,10 +353,9 @@ def test_iterations_for_divides_the_minutes_by_the_time_of_a_step(monkeypatch):
         step=0,
         take_step=take_step,
         stream=SimpleNamespace(batches=lambda start, stop: range(start, stop)),
-        algorithm=SimpleNamespace(train=lambda: None),
-        state=list,
+        trial=lambda steps: nullcontext(),
     )
-    monkeypatch.setattr(compare_pace, "build", lambda *args: (trainer, None))
+    monkeypatch.setattr(compare_pace, "build_to_fit", lambda config, *args: (config, trainer, None))
     monkeypatch.setattr(pace.time, "monotonic", lambda: clock.now)
     assert compare_pace.iterations_for(resolve_config("digits-40"), 2, "cpu") == 480
     assert clock.step < pace.WARM_UP + pace.MAX_TIMED_STEPS  # ten seconds of timed steps were enough

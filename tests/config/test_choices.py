@@ -1,20 +1,17 @@
 """Settings that are not given follow from the images; given ones win, and a resumed run keeps what was chosen."""
 
-import json
 import math
 
 import pytest
 
-import npmatch
 from few_photos import save_photo, save_photos
 from npmatch.cli import main
-from npmatch.config.choices import cached_pretrained, facts_of_listing, make_choices
+from npmatch.config.choices import LITE, facts_of_listing, facts_of_recipe, make_choices
+from npmatch.config.recipes import RECIPES
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import make_config, read_config_file
 from npmatch.data.check import list_data
 from npmatch.data.sources.listing import ListedFile, Listing
-from npmatch.errors import NPMatchError
-from npmatch.training import pace
 from tiny import TINY
 
 SHORT = {key: value for key, value in TINY.items() if key not in ("training.iterations", "algorithm.max_entropy")} | {
@@ -47,7 +44,7 @@ def listing_of(classes, labels=8, unlabeled=1000, test=10):
 
 @pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 10), (16, 16), (28, 28), (47, 47), (300, 48)])
 def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
+    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
     listing = list_data(photos_of(side, tmp_path))
     assert facts_of_listing(listing).side == side
     assert chosen(listing)["data.image_size"] == size
@@ -55,7 +52,7 @@ def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypa
 
 @pytest.mark.parametrize(("side", "size"), [(10, 8), (28, 24), (40, 32), (47, 32), (300, 48)])
 def test_images_of_several_sizes_get_the_usual_one_below_and_are_not_enlarged(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: None)
+    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
     photos = photos_of(side, tmp_path)
     save_photo(photos / "unlabeled" / "larger.png", size=(side + 9, side + 1))
     assert facts_of_listing(list_data(photos)).side == side
@@ -114,27 +111,70 @@ def test_labels_are_held_out_where_there_is_no_test_and_there_are_enough():
     assert "data.validation" not in chosen(listing_of("ab", labels=10, test=1))
 
 
-def test_a_gpu_gets_the_literatures_networks(photos):
+def test_a_gpu_gets_the_literatures_networks(photos, monkeypatch):
+    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
     on_gpu = chosen(list_data(photos), on_cuda=True)
     assert (on_gpu["backbone.name"], on_gpu["training.batch"]) == ("wrn-28-2", 8)
     assert chosen(listing_of("ab", labels=500), on_cuda=True)["training.batch"] == 64
 
 
-def test_pretrained_weights_are_used_if_they_are_in_the_cache(tmp_path, monkeypatch):
-    cache = tmp_path / "hub"
-    assert cached_pretrained(False, str(cache)) is None
-    model = cache / "models--timm--resnet18.tv_in1k"
-    (model / "refs").mkdir(parents=True)
-    (model / "refs/main").write_text("abc")
-    (model / "snapshots/abc").mkdir(parents=True)
-    (model / "snapshots/abc/model.safetensors").touch()
-    assert cached_pretrained(False, str(cache)) == "resnet18.tv_in1k"
-    monkeypatch.setattr("npmatch.config.choices.cached_pretrained", lambda on_cuda: "resnet18.tv_in1k")
-    large, small = (chosen(list_data(photos_of(side, tmp_path))) for side in (200, 40))
-    assert large["backbone.name"] == "timm:resnet18.tv_in1k"
-    assert large["backbone.pretrained"] is True
-    assert large["data.image_size"] == 96
-    assert small["backbone.name"] == "cnn"
+@pytest.mark.parametrize("on_cuda", [False, True])
+def test_photographs_start_from_the_installed_weights(tmp_path, on_cuda):
+    large, small, tiny = (chosen(list_data(photos_of(side, tmp_path)), on_cuda) for side in (300, 40, 28))
+    for photographs in (large, small):
+        assert photographs["backbone.name"] in {f"timm:{name}" for name in LITE}
+        assert photographs["backbone.pretrained"] is True
+        assert photographs["backbone.frozen_norms"] is True
+        assert photographs["algorithm.weak_norm"] == "running"
+        assert photographs["training.clip"] == 1
+        steps, decay = photographs["training.iterations"], photographs["training.ema"]
+        assert decay**steps < 0.001, "the average must forget the first weights"
+    assert large["data.image_size"] == (224 if on_cuda else 128)
+    assert "backbone.input_size" not in large
+    assert (small["data.image_size"], small["backbone.input_size"]) == (40, 128 if on_cuda else 96)
+    assert tiny["backbone.pretrained"] is False
+
+
+def test_the_reason_names_the_package_and_what_a_download_would_bring(photos):
+    choices = make_choices(facts_of_listing(list_data(photos)), {}, on_cuda=True)
+    (reason,) = (choice.reason for choice in choices if choice.key == "backbone.name")
+    assert "efficientnet_lite" in reason
+    assert "backbone.name=timm:vit_small_patch14_dinov2.lvd142m backbone.pretrained=true" in reason
+
+
+def test_pretrained_can_be_refused_asked_for_and_left_to_the_machine(photos, monkeypatch):
+    listing = list_data(photos)
+    assert chosen(listing, backbone__pretrained="false")["backbone.name"] == "cnn"
+    assert chosen(listing, backbone__pretrained="auto")["backbone.pretrained"] is True
+    assert chosen(listing_of("ab"), backbone__pretrained="true")["backbone.name"] == f"timm:{LITE[0]}", "of any size"
+    named = chosen(listing, backbone__name="timm:tf_efficientnet_lite0")
+    assert named["backbone.pretrained"] is True
+    assert "backbone.name" not in named
+    assert "backbone.pretrained" not in chosen(listing, backbone__name="timm:resnet26d"), "no weights of it are here"
+    assert "backbone.frozen_norms" not in chosen(listing, backbone__name="wrn-28-2")
+    assert chosen(listing, backbone__name="wrn-28-2", backbone__weights="w.pt")["backbone.frozen_norms"] is True
+
+
+def test_transformers_get_adamw_and_layer_decay(photos):
+    keys = chosen(list_data(photos), backbone__name="timm:vit_tiny_patch16_224", backbone__pretrained="true")
+    assert (keys["training.optimizer"], keys["training.layer_decay"]) == ("adamw", 0.75)
+    assert "backbone.frozen_norms" not in keys
+
+
+def test_a_recipe_can_start_from_pretrained_weights():
+    from_scratch = resolve_config("cifar10-40")
+    assert from_scratch.backbone.pretrained is False
+    config = resolve_config("cifar10-40", overrides=["backbone.pretrained=auto"], device="cpu")
+    assert (config.backbone.name, config.backbone.input_size) == (f"timm:{LITE[0]}", 96)
+    assert config.algorithm.weak_norm == "running"
+    assert config.data == from_scratch.data
+    assert config.augment == from_scratch.augment
+
+
+def test_every_recipe_knows_its_data():
+    for recipe in RECIPES.values():
+        facts = facts_of_recipe(recipe)
+        assert sum(facts.labels) == recipe.settings["data.labels"]
 
 
 def test_explicit_settings_win_and_the_others_follow_them(photos, tmp_path):
@@ -175,52 +215,3 @@ def test_an_average_is_filled_by_the_steps_there_are():
     assert "training.ema" not in chosen(listing, training__iterations=30, training__ema=0.99)
     assert chosen(listing, on_cuda=True)["training.ema"] == 0.999
     assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.99
-
-
-def test_minutes_are_filled_and_remembered(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("npmatch.training.pace.steps_within", lambda minutes, trainer, device: round(10 * minutes))
-    run = tmp_path / "run"
-    words = [f"{key}={value}" for key, value in SHORT.items()]
-    command = ["train", "--data", str(photos), "--out", str(run), "--device", "cpu", *words, "--minutes", "1.2"]
-    assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n"] == 2
-    stored = read_config_file(run / "config.yaml")
-    assert (stored["training.iterations"], stored["training.eval_every"]) == (12, 10)
-    assert stored["training.ema"] ** 12 < 0.01  # the random start's share of the averaged weights
-    assert [r["step"] for r in npmatch.fit(out=run, resume=True, quiet=True).records() if r["kind"] == "final"] == [12]
-    assert main([*command, "--resume"]) == 0
-    assert "finished already" in capsys.readouterr().err
-
-
-def test_minutes_with_a_recipe_shorten_intervals_longer_than_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("npmatch.training.pace.steps_within", lambda minutes, trainer, device: 20)
-    words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}
-    run = npmatch.fit("digits-40", out=tmp_path / "run", minutes=1, quiet=True, device="cpu", overrides=words)
-    stored = read_config_file(run.folder / "config.yaml")
-    assert (stored["training.iterations"], stored["training.eval_every"], stored["training.checkpoint_every"]) == (
-        20,
-        2,
-        2,
-    )
-
-
-def test_measuring_changes_nothing_but_the_number_of_steps(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(pace, "MAX_TIMED_STEPS", 3)
-    monkeypatch.setattr(pace, "MEASURED_STEPS", 8)
-    real = pace.steps_within
-    monkeypatch.setattr(pace, "steps_within", lambda *args: min(5, real(*args)))
-    measured = npmatch.fit(data=photos, out=tmp_path / "a", minutes=1, quiet=True, device="cpu", overrides=SHORT)
-    stated = {**SHORT, "training.iterations": 5, "training.eval_every": 1, "training.checkpoint_every": 1}
-    plain = npmatch.fit(data=photos, out=tmp_path / "b", quiet=True, device="cpu", overrides=stated)
-    files = [run.folder / "model.safetensors" for run in (measured, plain)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_minutes_and_iterations_are_not_both(photos, tmp_path):
-    for minutes, words, message in [
-        (1, {"training.iterations": 5}, "not both"),
-        (0, {}, "above 0"),
-        (-1, {}, "above 0"),
-    ]:
-        with pytest.raises(NPMatchError, match=message):
-            npmatch.fit(data=photos, out=tmp_path / "run", minutes=minutes, overrides=words)

@@ -4,11 +4,13 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from few_photos import save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.cli.data import printable
+from npmatch.data import decode_image
 from npmatch.data.check import list_data
 from npmatch.data.check.check import check_data, is_odd_name
 from npmatch.data.check.findings import KINDS
@@ -174,6 +176,20 @@ def test_a_name_that_is_not_utf8_survives_json(photos, write_image, capsys):
     assert main(["check-data", str(photos), "--json"]) == 0
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert finding["names"] == ["unlabeled/\udcff.png"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_check_hands_over_the_images_as_training_decodes_them(messy, report, workers):
+    listing = list_data(messy.root)
+    pixels = torch.full((len(listing.files), 3, 24, 24), 7, dtype=torch.uint8)
+    handing_over = check_data(listing, workers=workers, pixels=pixels)
+    assert handing_over.quarantine == report.quarantine
+    broken = {file.path for file in report.quarantine if file.kind not in ("leak", "two-labels")}
+    for file, image in zip(listing.files, pixels, strict=True):
+        if file.name in broken:
+            assert (image == 7).all()
+        else:
+            assert torch.equal(image, decode_image(listing.path(file), 24)), file.name
 
 
 def test_progress_counts_every_file(photos):

@@ -18,6 +18,7 @@ from PIL import Image
 from torchvision.transforms import functional as vision
 
 from npmatch.data import ArrayImages, FileImages, decode_image, to_tensor
+from npmatch.data.images import DecodedImages, JoinedImages, SelectedImages, file_of, is_in_memory
 from npmatch.errors import NPMatchError
 
 RNG = np.random.default_rng(0)
@@ -253,6 +254,26 @@ def test_file_images_are_taken_in_the_requested_order(tmp_path: Path) -> None:
     assert taken[:, 0, 0, 0].tolist() == [2, 0, 1, 2]
     assert store.take(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 4, 4)
     assert len(FileImages([], size=4)) == 0
+
+
+def test_decoded_images_are_those_of_their_files(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(3)]
+    for path in paths:
+        Image.fromarray(COLOR).rotate(90 * len(path.stem)).save(path)
+    files = FileImages(paths, size=4)
+    index = torch.tensor([2, 0])
+    decoded = DecodedImages(files, files.take(torch.arange(3)))
+    assert torch.equal(decoded.take(index), files.take(index))
+    assert (len(decoded), decoded.shape) == (3, files.shape)
+    assert file_of(SelectedImages(decoded, index), 0) == paths[2]
+
+
+def test_images_in_memory_are_known_as_such(tmp_path: Path) -> None:
+    arrays, files = ArrayImages(torch.zeros(2, 3, 4, 4, dtype=torch.uint8)), FileImages(["a.png", "b.png"], size=4)
+    decoded = DecodedImages(files, arrays.pixels)
+    assert all(map(is_in_memory, (arrays, decoded, SelectedImages(decoded, torch.tensor([1])))))
+    assert is_in_memory(JoinedImages(arrays, decoded))
+    assert not any(map(is_in_memory, (files, SelectedImages(files, torch.tensor([1])), JoinedImages(arrays, files))))
 
 
 def test_array_images() -> None:

@@ -25,12 +25,14 @@ def test_a_folder_is_listed_once_and_opened_for_the_check_once(tmp_path, monkeyp
         walked[str(folder)] += 1
         return walk(folder, *arguments)
 
-    def counting_inspection(path):
+    def counting_inspection(path, size=None):
         inspected[path] += 1
-        return inspect_file(path)
+        return inspect_file(path, size)
 
     monkeypatch.setattr(os, "walk", counting_walk)
     monkeypatch.setattr(inspection, "inspect_file", counting_inspection)
+    # The check decodes the images, and everything after it takes them from memory.
+    monkeypatch.setattr("npmatch.data.images.decode_image", lambda *a: pytest.fail("decoded again"))
     npmatch.fit(data=photos, out=tmp_path / "run", device="cpu", quiet=True, overrides={**WORDS, "data.workers": 0})
     folders = ("labeled/a", "labeled/b", "unlabeled", "test/a", "test/b")
     assert walked == {str(photos / folder): 1 for folder in folders}
@@ -63,8 +65,8 @@ def test_the_same_images_get_the_same_settings_in_a_folder_a_table_and_arrays(tm
         run = npmatch.fit(data=tmp_path / name, out=tmp_path / f"run-{name}", quiet=True, device="cpu", overrides=words)
         configs[name] = RunFolder(run.folder).read_config()
     made = []
-    build = training.build
-    monkeypatch.setattr(training, "build", lambda config, *rest: made.append(config) or build(config, *rest))
+    build = training.build_to_fit
+    monkeypatch.setattr(training, "build_to_fit", lambda config, *rest: made.append(config) or build(config, *rest))
     monkeypatch.setattr("npmatch.estimator.estimator.check_random_state", lambda state: Seeded())
     npmatch.NPMatchClassifier(iterations=3, device="cpu").fit(pixels, y)
     expected = settings(configs["photos"])

@@ -1,5 +1,6 @@
 """Schedules, weight decay, clipping and averages against torch's own SGD, CosineAnnealingLR and AveragedModel."""
 
+import itertools
 import math
 
 import pytest
@@ -7,8 +8,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from npmatch.algorithms import find_algorithm
+from npmatch.backbones import BackboneConfig, make_backbone
+from npmatch.errors import NPMatchError
 from npmatch.training import TrainingConfig, Update
 from npmatch.training.update import learning_rate_factor
+from npmatch.types import Task
 
 
 class Small(nn.Module):
@@ -133,3 +138,68 @@ def test_averages_are_swapped_in_and_out():
         inside = {n: p.detach().clone() for n, p in module.named_parameters()}
     assert all(torch.equal(p, live[n]) for n, p in module.named_parameters())
     assert all(torch.equal(inside[n], a) for n, a in update.ema.average.items())
+
+
+def test_the_backbone_has_its_own_rate_and_may_wait_for_the_head():
+    config = TrainingConfig(learning_rate=0.1, backbone_rate=0.25, head_first=0.5, schedule="constant", weight_decay=0)
+    module, reference = twins()
+    update = Update(module, config)
+    for progress, rate in ((0.0, 0.0), (0.4, 0.0), (0.5, 0.025), (0.9, 0.025)):
+        update.set_progress(progress)
+        assert {round(float(g.rate), 6) for g in update.groups if g.in_backbone} == {rate}
+        assert {round(float(g.rate), 6) for g in update.groups if not g.in_backbone} == {0.1}
+    update.set_progress(0.0)
+    update(loss_of(module, 0))
+    assert torch.equal(module.model.backbone.weight, reference.model.backbone.weight)
+    assert not torch.equal(module.model.head[1].weight, reference.model.head[1].weight)
+
+
+def test_the_rate_warms_up():
+    update = Update(Small(), TrainingConfig(learning_rate=0.1, warm_up=0.2, schedule="constant"))
+    rates = []
+    for progress in (0.0, 0.1, 0.2, 0.7):
+        update.set_progress(progress)
+        rates.append(float(update.learning_rate))
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.1])
+
+
+def test_adamw_agrees_with_torchs_and_is_restored():
+    config = TrainingConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, schedule="constant")
+    module, reference = twins()
+    update = Update(module, config)
+    matrices, vectors = ([p for p in reference.parameters() if (p.dim() > 1) is many] for many in (True, False))
+    adamw = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=0.01, weight_decay=0.1
+    )
+    for seed in range(4):
+        if seed == 2:  # as after a resume
+            state = {name: value.clone() for name, value in update.state_dict().items()}
+            update = Update(module, config)
+            update.load_state_dict(state)
+        update.set_progress(seed / 4)
+        update(loss_of(module, seed))
+        adamw.zero_grad()
+        loss_of(reference, seed).backward()
+        adamw.step()
+    trained = dict(module.named_parameters())
+    for name, p in reference.named_parameters():
+        if name != "model.backbone.bias":  # batch norm cancels it: its gradient is rounding, which AdamW enlarges
+            assert torch.allclose(trained[name], p, atol=1e-6)
+
+
+def test_layer_decay_is_applied_to_timms_layers():
+    algorithm = find_algorithm("supervised")(
+        make_backbone(BackboneConfig(name="timm:vit_tiny_patch16_224", input_size=32), 3), Task(("a", "b"), 2, 2), None
+    )
+    update = Update(
+        algorithm, TrainingConfig(optimizer="adamw", learning_rate=1.0, layer_decay=0.5, schedule="constant")
+    )
+    update.set_progress(0.0)
+    rate = {id(p): float(g.rate) for g in update.groups for p in g.parameters}
+    network = algorithm.model.backbone.network
+    blocks = [rate[id(block.attn.qkv.weight)] for block in network.blocks]
+    assert [after / before for before, after in itertools.pairwise(blocks)] == pytest.approx([2.0] * 11)
+    assert rate[id(network.patch_embed.proj.weight)] == pytest.approx(blocks[0] / 2)
+    assert all(rate[id(p)] == 1 for p in algorithm.model.head.parameters())
+    with pytest.raises(NPMatchError, match="layer_decay"):
+        Update(Small(), TrainingConfig(layer_decay=0.5))

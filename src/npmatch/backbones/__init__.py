@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from npmatch.backbones.config import BackboneConfig
+from npmatch.backbones.frozen import FrozenTrunk
+from npmatch.backbones.prepared import Prepared
 from npmatch.backbones.small import SmallCNN
+from npmatch.backbones.weights import fixed_side, load_into, pretrained_timm
 from npmatch.backbones.wide_resnet import WideResNet
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.types import Share, Size
 from npmatch.user_code import import_name
 
 __all__ = ["BUILT_IN", "BackboneConfig", "SmallCNN", "WideResNet", "make_backbone"]
@@ -18,51 +20,54 @@ __all__ = ["BUILT_IN", "BackboneConfig", "SmallCNN", "WideResNet", "make_backbon
 BUILT_IN = ["wrn-28-2", "wrn-28-8", "wrn-37-2", "cnn"]
 
 
-@dataclass(frozen=True)
-class BackboneConfig:
-    """Settings of the backbone."""
+def make_backbone(config: BackboneConfig, in_channels: int, load: bool = True) -> nn.Module:
+    """The network named in the configuration, for images with `in_channels` channels.
 
-    name: str = "wrn-28-2"  # wrn-28-2, wrn-28-8, wrn-37-2, cnn, timm:NAME or package.module:Class
-    pretrained: bool = False  # timm models only: start with pretrained weights
-    width: Size | None = None  # cnn only: channels of the first layer
-    stem_stride: Size = 1  # cnn only: stride of the first layer; 2 takes a quarter of the time
-    norm_momentum: Share | None = None  # share of the new batch in batch norm's running statistics
+    It has random weights, or pretrained ones if the configuration names such and `load` is true.
+    """
+    load = load and config.weights is not None
+    network = _make_network(config, in_channels, load)
+    if config.frozen:
+        return FrozenTrunk(network, config.input_size, in_channels)
+    if config.frozen_norms or config.input_size is not None:
+        return Prepared(network, config.input_size, config.frozen_norms)
+    return network
 
 
-def make_backbone(config: BackboneConfig, in_channels: int) -> nn.Module:
-    """The network named in the configuration, for images with `in_channels` channels."""
+def _make_network(config: BackboneConfig, in_channels: int, load: bool) -> nn.Module:
+    kind, _, name = config.name.partition(":")
+    if kind == "timm" and name:
+        return _timm_model(name, config, in_channels, load)
+    network = _user_backbone(config.name, in_channels) if name else _built_in(config, in_channels)
+    if load:
+        load_into(network, config)
+    return network
+
+
+def _built_in(config: BackboneConfig, in_channels: int) -> nn.Module:
     momentum: dict[str, Any] = {} if config.norm_momentum is None else {"momentum": config.norm_momentum}
-    match config.name.split(":", 1):
-        case ["wrn-28-2"]:
+    match config.name:
+        case "wrn-28-2":
             return WideResNet(2, in_channels=in_channels, **momentum)
-        case ["wrn-28-8"]:
+        case "wrn-28-8":
             return WideResNet(8, in_channels=in_channels, **momentum)
-        case ["wrn-37-2"]:
+        case "wrn-37-2":
             # Four stages, of which the first has stride 2 too: made for images of 96×96.
             return WideResNet(2, stages=4, in_channels=in_channels, first_stride=2, **momentum)
-        case ["cnn"]:
+        case "cnn":
             return SmallCNN(config.width or 32, config.stem_stride, in_channels, **momentum)
-        case ["timm", name]:
-            return _timm_model(name, config, in_channels)
-        case [_, _]:
-            return _user_backbone(config.name, in_channels)
     raise NoSuchChoiceError("backbone", config.name, [*BUILT_IN, "timm:resnet50", "package.module:Class"])
 
 
-def _timm_model(name: str, config: BackboneConfig, in_channels: int) -> nn.Module:
+def _timm_model(name: str, config: BackboneConfig, in_channels: int, load: bool) -> nn.Module:
     import timm
 
     if not timm.is_model(name):
         raise NoSuchChoiceError("timm model", name, timm.list_models())
-    try:
-        network: nn.Module = timm.create_model(name, pretrained=config.pretrained, num_classes=0, in_chans=in_channels)
-    except Exception as error:
-        if not config.pretrained:
-            raise
-        raise NPMatchError(
-            f"backbone.pretrained: the weights of timm's '{name}' could not be loaded ({type(error).__name__}); "
-            "put them into the Hugging Face cache or set backbone.pretrained=false"
-        ) from error
+    options: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels}
+    if config.input_size is not None and fixed_side(name) is not None:
+        options["img_size"] = config.input_size
+    network: nn.Module = pretrained_timm(name, config, **options) if load else timm.create_model(name, **options)
     # Some timm networks keep a hidden layer in the head, so their pooled width is not `num_features`.
     width = getattr(network, "head_hidden_size", None) or network.num_features
     network.num_features = int(width)  # type: ignore[assignment, arg-type]

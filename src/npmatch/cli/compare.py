@@ -28,11 +28,11 @@ from npmatch.cli.shared import (
 
 
 def compare(
-    words: WordsArgument,
+    words: WordsArgument = None,
     out: OutOption = None,
     algorithms: Annotated[
         str,
-        typer.Option("--algorithms", help="all, or names and variants such as fixmatch,npmatch,npmatch[divergence=kl]"),
+        typer.Option("--algorithms", help="all, or names and variants such as probe,fixmatch,npmatch[divergence=kl]"),
     ] = "all",
     seeds: SeedsOption = 3,
     first_seed: FirstSeedOption = 0,

@@ -25,9 +25,9 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda;
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 WordsArgument = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="RECIPE [KEY=VALUE]...",
+        metavar="[RECIPE] [KEY=VALUE]...",
         help="Recipe and configuration overrides, for example: digits-40 training.batch=32",
     ),
 ]
@@ -43,8 +43,9 @@ MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="T
 JobsOption = Annotated[int, typer.Option("--jobs", help="Number of runs to train at the same time.")]
 
 
-def recipe_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
+def recipe_and_settings(words: list[str] | None) -> tuple[str | None, list[str]]:
     """Split `[RECIPE] [KEY=VALUE]...` into the recipe, if one is named, and the configuration overrides."""
+    words = words or []
     plain = [word for word in words if "=" not in word]
     if len(plain) > 1:
         raise NPMatchError(f"one recipe at a time, not {' and '.join(plain)}; settings are written key=value")
@@ -79,6 +80,7 @@ def score_table(scores: dict[str, Any]) -> Table:
     """Error, calibration error and proper scores as a table of one row."""
     columns = {
         "error": ("error", "{:.2f} %"),
+        "probe_error": ("linear probe", "{:.2f} %"),
         "top5_error": ("top-5 error", "{:.2f} %"),
         "ece": ("ECE", "{:.2f} %"),
         "uce": ("UCE", "{:.2f} %"),

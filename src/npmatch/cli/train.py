@@ -47,7 +47,7 @@ def train(
     ] = False,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", help="Training time in minutes; sets the number of steps from the measured speed."),
+        typer.Option("--minutes", help="Minutes that the whole command may take; sets the number of training steps."),
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="YAML file with configuration keys.")] = None,
     quiet: Annotated[

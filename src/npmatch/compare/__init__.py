@@ -1,6 +1,7 @@
 """Comparison of many methods over many seeds, and sweeps over the values of one key.
 
 rows = compare("digits-40", algorithms="supervised,npmatch,npmatch[divergence=kl]", seeds=3, out="runs/compare")
+rows = compare(data="photos", algorithms="probe,spreading,flexmatch,npmatch", seeds=3, out="runs/photos")
 rows = sweep("digits-40", key="algorithm.samples", values=[1, 5, 10], seeds=3, out="runs/samples")
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 
 from npmatch.compare.engine import carry_out
 from npmatch.compare.plan import Plan, make_plan
-from npmatch.compare.variants import Variant, parse_sweep, parse_variant, parse_variants, sweep_variants
+from npmatch.compare.variants import Variant, names_all, parse_sweep, parse_variant, parse_variants, sweep_variants
 from npmatch.config.resolve import Overrides
 from npmatch.errors import StoppedError
 
@@ -36,12 +37,14 @@ def compare(
 ) -> Rows:
     """Trains every algorithm with every seed on equal splits; returns the rows of OUT/table.csv.
 
-    A variant is written npmatch[key=value;key=value]. A run that fails is counted in its row's `failed`, and `note`
-    gives the reason. Runs that `out` holds already are not trained again; a later call may add algorithms and seeds.
+    A variant is written npmatch[key=value;key=value]. If runs start from pretrained weights, `all` includes the
+    baselines. A run that fails is counted in its row's `failed`, and `note` gives the reason. Runs that `out` holds
+    already are not trained again; a later call may add algorithms and seeds.
     """
+    text = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     plan = make_plan(
         recipe,
-        parse_variants(algorithms if isinstance(algorithms, str) else ",".join(algorithms)),
+        parse_variants(text),
         seeds=seeds,
         first_seed=first_seed,
         budget_iterations=budget_iterations,
@@ -49,6 +52,8 @@ def compare(
         data=data,
         overrides=overrides,
     )
+    if names_all(text):
+        plan = plan.with_baselines()
     return carry_out(plan, Path(out), jobs, device, quiet).rows()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from npmatch.compare.jobs import Job, JobDisplay, child_environment, problem_of, python_module, run_jobs
 from npmatch.compare.plan import Plan
-from npmatch.compare.results import Problems, check_splits, read_comparison, run_folder, write_results
+from npmatch.compare.results import Problems, check_splits, is_finished, read_comparison, run_folder, write_results
 from npmatch.compare.variants import Variant
 from npmatch.errors import NPMatchError
 from npmatch.files import LOCK, locked
@@ -59,7 +59,7 @@ def measure_steps(plan: Plan, out: Path, jobs: int, device: str | None, quiet: b
         return plan, problems
     display = JobDisplay(0, 0, quiet)
     for variant in plan.variants:
-        if variant.label in plan.measured_iterations:
+        if variant.is_baseline or variant.label in plan.measured_iterations:
             continue
         result = measure_variant(plan, out, variant, jobs, device)
         if isinstance(result, str):
@@ -105,7 +105,7 @@ def train_all(
     waiting = {
         make_job(plan, out, variant, seed, device): (variant, seed)
         for variant, seed in possible
-        if not run_folder(out, variant, seed).is_finished()
+        if not is_finished(out, variant, seed)
     }
     if not waiting:
         return {}
@@ -115,8 +115,20 @@ def train_all(
 
 
 def make_job(plan: Plan, out: Path, variant: Variant, seed: int, device: str | None) -> Job:
-    """The job that trains one run with `npmatch train`."""
+    """The job that trains one run with `npmatch train`, or evaluates a baseline."""
     folder = run_folder(out, variant, seed).path
+    if variant.is_baseline:
+        request = {
+            "baseline": variant.algorithm,
+            "out": str(folder),
+            "device": device,
+            "recipe": plan.recipe,
+            "algorithm": variant.trained_algorithm,
+            "seed": seed,
+            "overrides": plan.run_settings(variant),
+        }
+        command = python_module("npmatch.compare.baseline", json.dumps(request))
+        return Job(plan.name(variant), seed, command, folder, iterations=1)
     recipe = [plan.recipe] if plan.recipe else []
     settings = [f"{key}={value}" for key, value in plan.run_settings(variant).items()]
     options = ["--algorithm", variant.algorithm, "--seed", str(seed), "--out", str(folder)]

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config
 from npmatch.data import load_configured, make_split
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
-from npmatch.runs.build import build
+from npmatch.runs.memory import build_to_fit
 from npmatch.training import Display
-from npmatch.training.pace import MEASURED_STEPS, steps_within
+from npmatch.training.pace import steps_within
 
 
 def iterations_for(config: Config, minutes: float, device: str | None = None) -> int:
     """The number of training steps of `config` that take `minutes` on the device; at least one."""
     chosen = choose_device(device)
-    iterations = max(MEASURED_STEPS, config.training.iterations)
-    config = replace(config, training=replace(config.training, iterations=iterations))
     d, dataset = config.data, load_configured(config.data)
     split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
-    trainer, _ = build(config, dataset, split, chosen, Display("", 0, quiet=True))
+    _, trainer, _ = build_to_fit(config, dataset, split, chosen, Display("", 0, quiet=True))
     return steps_within(minutes, trainer, chosen)
 
 

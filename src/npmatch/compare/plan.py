@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from npmatch.compare.variants import Variant, value_as_text
+from npmatch.baselines import BASELINES
+from npmatch.compare.variants import ROOT_KEYS, Variant, value_as_text
 from npmatch.config.recipes import RECIPES
 from npmatch.config.resolve import Overrides, resolve_config
 from npmatch.config.tree import Config, parse_overrides
@@ -55,6 +56,9 @@ class Plan:
 
     def run_settings(self, variant: Variant) -> dict[str, str]:
         """The settings of a variant's runs: those of all runs, its own, and its number of steps."""
+        if variant.is_baseline:  # the algorithms' own settings do not concern it, and it takes no steps
+            shared = {key: value for key, value in self.settings.items() if not _is_of_algorithm(key)}
+            return {**shared, **dict(variant.settings)}
         settings = {**self.settings, **dict(variant.settings)}
         iterations = self.measured_iterations.get(variant.label, self.budget_iterations)
         if iterations is None:
@@ -64,11 +68,17 @@ class Plan:
     def config(self, variant: Variant, seed: int | None = None) -> Config:
         """The configuration of a variant's run; by default that of the first seed."""
         seed = self.seeds[0] if seed is None else seed
-        return resolve_config(self.recipe, algorithm=variant.algorithm, seed=seed, overrides=self.run_settings(variant))
+        return resolve_config(
+            self.recipe, algorithm=variant.trained_algorithm, seed=seed, overrides=self.run_settings(variant)
+        )
+
+    def iterations(self, variant: Variant) -> int | None:
+        """The number of training steps of a variant's runs; None for a baseline."""
+        return None if variant.is_baseline else self.config(variant).training.iterations
 
     def paper_error(self, variant: Variant) -> tuple[float, float | None] | None:
         """The paper's error and its standard deviation for this task, network and variant; None if it reports none."""
-        if self.recipe is None:
+        if self.recipe is None or variant.is_baseline:
             return None
         ours = self.config(variant)
         preset = {} if ours.preset is None else {"preset": ours.preset}
@@ -95,11 +105,23 @@ class Plan:
             if ITERATIONS in settings and (self.budget_iterations or self.budget_minutes):
                 raise NPMatchError(f"give a budget or {ITERATIONS}=…, not both")
             try:
-                self.config(variant)
+                config = self.config(variant)
             except NPMatchError as error:
                 is_for_all = any(key.startswith("algorithm.") for key in self.settings)
                 hint = " (a setting of one method only is written NAME[key=value])" if is_for_all else ""
                 raise NPMatchError(f"{variant.label}: {error}{hint}") from error
+            if variant.is_baseline and not config.backbone.pretrained:
+                raise NPMatchError(
+                    f"{variant.label}: needs pretrained weights, and these runs start from random ones; set "
+                    "backbone.pretrained=true or backbone.weights=FILE, or leave it out of --algorithms"
+                )
+
+    def with_baselines(self) -> Plan:
+        """The plan with all baselines before its variants, if its runs start from pretrained weights."""
+        baselines = [Variant(name) for name in BASELINES]
+        if not self.config(baselines[0]).backbone.pretrained:
+            return self
+        return replace(self, variants=tuple(dict.fromkeys([*baselines, *self.variants])))
 
     def extended(self, other: Plan) -> Plan:
         """The runs of both plans in one; it is an error, which names the key, if they differ in anything else."""
@@ -134,6 +156,10 @@ class Plan:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"  # repr would contain the whole of a file that is not text
             raise NPMatchError(f"{path}: not a comparison written by npmatch ({reason})") from error
+
+
+def _is_of_algorithm(key: str) -> bool:
+    return key.startswith("algorithm.") or key in ROOT_KEYS
 
 
 def _differences(old: Plan, new: Plan) -> Iterator[str]:

@@ -26,6 +26,12 @@ def run_folder(out: Path, variant: Variant, seed: int) -> RunFolder:
     return RunFolder(out / variant.slug / f"seed-{seed}")
 
 
+def is_finished(out: Path, variant: Variant, seed: int) -> bool:
+    """Whether a run in a comparison needs no more work; a baseline has no model, only results."""
+    run = run_folder(out, variant, seed)
+    return run.has_results() if variant.is_baseline else run.is_finished()
+
+
 def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
     """The methods with the outcomes of their runs, for the tables and the report."""
     methods = []
@@ -37,7 +43,7 @@ def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
                 [read_outcome(run_folder(out, variant, seed), seed) for seed in finished],
                 {seed: problems[variant, seed] for seed in plan.seeds if (variant, seed) in problems},
                 plan.paper_error(variant),
-                plan.config(variant).training.iterations,
+                plan.iterations(variant),
             )
         )
     title = plan.recipe or Path(plan.settings.get("data.root", "")).name or "comparison"

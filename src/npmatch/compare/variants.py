@@ -1,4 +1,4 @@
-"""Variants of algorithms, and how a user writes them: `npmatch`, `npmatch[divergence=kl;samples=5]`."""
+"""Variants of algorithms and baselines, and how a user writes them: `npmatch`, `npmatch[divergence=kl;samples=5]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from npmatch.algorithms import ALGORITHMS, find_algorithm
-from npmatch.errors import NPMatchError
+from npmatch.baselines import BASELINES
+from npmatch.errors import NoSuchChoiceError, NPMatchError
 
 ROOT_KEYS = ("preset",)  # keys without a dot that are not the algorithm's own
 LONGEST_SLUG = 100
@@ -17,10 +18,20 @@ VARIANT = re.compile(r"(?P<name>[^\[\];=]+)(?:\[(?P<settings>[^\[\]]*)\])?")  # 
 
 @dataclass(frozen=True)
 class Variant:
-    """An algorithm with settings of its own."""
+    """An algorithm, or a baseline, with settings of its own."""
 
-    algorithm: str
+    algorithm: str  # or the name of a baseline
     settings: tuple[tuple[str, str], ...] = ()  # dotted key and value as typed; sorted, so that equal variants compare
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is a baseline, which trains nothing."""
+        return self.algorithm in BASELINES
+
+    @property
+    def trained_algorithm(self) -> str:
+        """The algorithm whose configuration it has; for a baseline the plainest one, as it shares data and network."""
+        return "supervised" if self.is_baseline else self.algorithm
 
     @property
     def label(self) -> str:
@@ -47,12 +58,21 @@ class Variant:
 def parse_variants(text: str) -> list[Variant]:
     """The variants in a text, separated by commas outside of brackets; `all` is every algorithm."""
     variants: list[Variant] = []
-    for word in re.split(r",(?![^\[\]]*\])", text):
-        if word.strip() == "all":
+    for word in _words(text):
+        if word == "all":
             variants += [Variant(name) for name in ALGORITHMS]
         else:
             variants.append(parse_variant(word))
     return list(dict.fromkeys(variants))
+
+
+def names_all(text: str) -> bool:
+    """Whether `all` is among the variants in a text."""
+    return "all" in _words(text)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in re.split(r",(?![^\[\]]*\])", text)]
 
 
 def parse_variant(text: str) -> Variant:
@@ -61,7 +81,10 @@ def parse_variant(text: str) -> Variant:
     if match is None:
         raise NPMatchError(f"'{text.strip()}' is not of the form NAME or NAME[key=value;key=value]")
     name = match["name"].strip()
-    find_algorithm(name)
+    if ":" in name:
+        find_algorithm(name)
+    elif name not in {**ALGORITHMS, **BASELINES}:
+        raise NoSuchChoiceError("algorithm", name, [*ALGORITHMS, *BASELINES])
     settings: dict[str, str] = {}
     for word in filter(None, (word.strip() for word in (match["settings"] or "").split(";"))):
         key, equals, value = (part.strip() for part in word.partition("="))

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from npmatch.algorithms import NPMatch, find_algorithm
-from npmatch.config.recipes import OWN_IMAGES
+from npmatch.backbones.weights import PACKAGES, fixed_side, local_weights
+from npmatch.config.recipes import OWN_IMAGES, Recipe
 from npmatch.data.check.inspection import open_regular
 from npmatch.data.images import FORMATS
 from npmatch.data.sources.listing import Listing
@@ -26,13 +27,22 @@ SAMPLED_FILES = 256  # number of files whose headers are read to find the usual 
 SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)  # pixels: sides that images of different sizes are scaled to
 # The tables below have one entry for the CPU (False) and one for CUDA (True).
 LARGEST_SIDE = {False: 48, True: 96}  # pixels, for a network trained from scratch
-LARGEST_SIDE_PRETRAINED = {False: 96, True: 224}  # pixels
 TINY = 16  # pixels: smaller images do not survive strong augmentation, nor a first layer of stride 2
-# timm networks in order of preference: the first one whose weights are in the Hugging Face cache is used.
+PRETRAINED_FROM = 32  # pixels: smaller images are not photographs, and too coarse for features learnt from those
+# timm networks in order of preference: the first one whose weights are on this machine is used. Of the EfficientNets
+# one is always installed, and the settings below were measured with it; the order of the others is the literature's.
+LITE = tuple(f"tf_efficientnet_lite{size}.in1k" for size in (0, 1, 2))
+OTHERS = ("resnet50.a1_in1k", "resnet34.a1_in1k", "resnet18.a1_in1k", "resnet18.tv_in1k")
 PRETRAINED = {
-    False: ("resnet18.a1_in1k", "resnet18.tv_in1k", "mobilenetv3_small_100.lamb_in1k", "resnet34.a1_in1k"),
-    True: ("resnet50.a1_in1k", "resnet50.tv_in1k", "resnet34.a1_in1k", "resnet18.a1_in1k", "resnet18.tv_in1k"),
+    False: (*LITE, *reversed(OTHERS)),
+    True: ("vit_small_patch14_dinov2.lvd142m", *reversed(LITE), *OTHERS),
 }
+# Sides in pixels that pretrained networks see: smaller images are enlarged, larger ones reduced when they are decoded.
+# Networks that were trained at 224 pixels lose less by enlarging than by the fewer steps it allows.
+SMALLEST_INPUT = 128
+LARGEST_INPUT = {False: 160, True: 224}
+STEPS_PRETRAINED = {False: 1000, True: 2000}
+MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps short
 # Entropy in nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
@@ -42,11 +52,15 @@ BALANCED = 2.0  # largest ratio between the numbers of labels of two classes
 CHOSEN_KEYS = frozenset(
     {
         *("data.image_size", "data.validation"),
-        *("backbone.name", "backbone.pretrained", "backbone.width", "backbone.stem_stride"),
+        *("backbone.name", "backbone.pretrained", "backbone.weights", "backbone.sha256", "backbone.input_size"),
+        *("backbone.frozen", "backbone.cached_views", "backbone.frozen_norms"),
+        *("backbone.width", "backbone.stem_stride"),
         *("augment.policy", "augment.padding", "augment.operations", "augment.cutout"),
         *("training.batch", "training.unlabeled_ratio", "training.iterations", "training.learning_rate"),
-        *("training.ema", "training.clip"),
+        *("training.optimizer", "training.backbone_rate", "training.layer_decay", "training.warm_up"),
+        *("training.weight_decay", "training.ema", "training.clip"),
         *("algorithm.max_entropy", "algorithm.confidence", "algorithm.alignment", "algorithm.dropout"),
+        *("algorithm.weak_norm", "algorithm.fresh_teacher"),
     }
 )
 
@@ -88,6 +102,13 @@ def facts_of_listing(listing: Listing) -> DataFacts:
     )
 
 
+def facts_of_recipe(recipe: Recipe) -> DataFacts:
+    """The facts about a recipe's data set, which are known without reading it."""
+    names = [f"class {number}" for number in range(recipe.classes)]
+    labels = int(recipe.settings["data.labels"]) // recipe.classes
+    return DataFacts(names, [labels] * recipe.classes, recipe.images, recipe.side, from_files=False)
+
+
 def _headers(listing: Listing) -> tuple[list[int], set[str]]:
     """The shorter sides and Pillow's modes of some of the files."""
     sides, modes = [], set()
@@ -106,32 +127,76 @@ def _headers(listing: Listing) -> tuple[list[int], set[str]]:
 def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
     """The settings that follow from the facts, for every key that is not in `given` (values may be text)."""
     algorithm = str(given.get("algorithm.name", "npmatch"))
-    pretrained = cached_pretrained(on_cuda) if facts.from_files and (facts.side or 0) >= 64 else None
-    largest = LARGEST_SIDE_PRETRAINED if pretrained else LARGEST_SIDE
-    size = _given_size(given) or _stored_side(facts, largest[on_cuda])
+    given = {key: value for key, value in given.items() if (key, value) != ("backbone.pretrained", "auto")}
+    start = find_start(facts, given, on_cuda)
+    if start is not None:
+        start = start._replace(is_frozen=_is_true(given.get("backbone.frozen", not on_cuda)))
+    size = _given_size(given) or _stored_side(facts, (LARGEST_SIDE if start is None else LARGEST_INPUT)[on_cuda])
+    if start is None:
+        network = _from_scratch(facts, given, size, on_cuda)
+    else:
+        network = _from_pretrained(start, algorithm, size, on_cuda)
     choices = [
         *_image_size(facts, size),
-        *_backbone(size, pretrained, on_cuda),
+        *network,
         *_augmentation(size, facts),
-        *_batches(facts, on_cuda),
-        *_average(given, on_cuda),
+        *_batches(facts, start, size, on_cuda),
+        *_average(given, start, on_cuda),
         *_thresholds(facts, algorithm),
-        *_clipping(algorithm),
+        *_clipping(algorithm, start),
         *_dropout(algorithm, size, on_cuda),
         *_validation(facts),
     ]
-    chooses_backbone = "backbone.name" not in given  # width, stride and weights suit the chosen network only
-    return [c for c in choices if c.key not in given and (chooses_backbone or not c.key.startswith("backbone."))]
+    return [c for c in choices if c.key not in given]
 
 
-def cached_pretrained(on_cuda: bool, cache: str | None = None) -> str | None:
-    """Name of a timm network whose weights are on this machine, or None; nothing is downloaded."""
-    from huggingface_hub import try_to_load_from_cache
+class Start(NamedTuple):
+    """A pretrained network to start from."""
 
-    for name in PRETRAINED[on_cuda]:
-        if isinstance(try_to_load_from_cache(f"timm/{name}", "model.safetensors", cache_dir=cache), str):
-            return name
-    return None
+    network: str  # its key, backbone.name
+    reason: str
+    is_frozen: bool = False  # whether its weights stay as they are
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether it is a transformer, which has no batch norm and wants AdamW."""
+        kind, _, network = self.network.partition(":")
+        return kind == "timm" and fixed_side(network) is not None
+
+
+def find_start(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool) -> Start | None:
+    """The pretrained network that training starts from, or None; nothing is downloaded here.
+
+    A network that was given is started from weights that were given, asked for, or are on this machine.
+    """
+    asked = str(given.get("backbone.pretrained", "auto")).lower()
+    if "backbone.name" in given:
+        name = str(given["backbone.name"])
+        kind, _, network = name.partition(":")
+        if given.get("backbone.weights") is not None or (kind == "timm" and _is_true(asked)):
+            return Start(name, "its weights were asked for")
+        has_weights = asked == "auto" and kind == "timm" and local_weights(network) is not None
+        return Start(name, "its weights are on this machine") if has_weights else None
+    is_small = (_given_size(given) or facts.side or 0) < PRETRAINED_FROM
+    if asked in ("false", "0", "no", "off") or (asked == "auto" and is_small):
+        return None
+    better: list[str] = []
+    for network in PRETRAINED[on_cuda]:
+        weights = local_weights(network)
+        if weights is not None:
+            kind, _, place = weights.origin.partition(":")
+            here = f"the package {place} is installed" if kind == "package" else f"{place} is in the cache"
+            advice = (
+                f"; better, but a download: backbone.name=timm:{better[0]} backbone.pretrained=true" if better else ""
+            )
+            return Start(f"timm:{network}", f"learnt features; {here}{advice}")
+        better.append(network)
+    return Start(f"timm:{LITE[0]}", "learnt features") if asked == "true" else None
+
+
+def _is_true(value: object) -> bool:
+    """Whether a setting that may be text is true."""
+    return str(value).lower() in ("true", "1", "yes", "on")
 
 
 def _given_size(given: Mapping[str, Any]) -> int | None:
@@ -157,12 +222,41 @@ def _is_small(size: int, on_cuda: bool) -> bool:
     return not on_cuda or size < TINY
 
 
-def _backbone(size: int, pretrained: str | None, on_cuda: bool) -> Iterator[Choice]:
-    if pretrained is not None:
-        yield Choice("backbone.name", f"timm:{pretrained}", "its pretrained weights are on this machine")
-        yield Choice("backbone.pretrained", True, "with few labels, pretrained features help")
-        yield Choice("training.learning_rate", 0.01, "small, to keep the pretrained features")
-    elif _is_small(size, on_cuda):
+def _from_pretrained(start: Start, algorithm: str, size: int, on_cuda: bool) -> Iterator[Choice]:
+    yield Choice("backbone.name", start.network, start.reason)
+    yield Choice("backbone.pretrained", True, "with few labels, learnt features decide")
+    known = {field.name for field in fields(find_algorithm(algorithm).Config)}
+    if start.is_transformer and not start.is_frozen:
+        yield Choice("training.optimizer", "adamw", "usual for transformers")
+        yield Choice("training.learning_rate", 5e-4, "usual for a pretrained transformer with AdamW")
+        yield Choice("training.backbone_rate", 0.1, "keeps the learnt features")
+        yield Choice("training.layer_decay", 0.75, "keeps the first layers' features")
+        yield Choice("training.weight_decay", 0.05, "usual with AdamW")
+        yield Choice("training.warm_up", 0.05, "usual with AdamW")
+    if not start.is_transformer and size < SMALLEST_INPUT:
+        reason = f"learnt from larger images, it loses much at {size} pixels"
+        yield Choice("backbone.input_size", SMALLEST_INPUT, reason)
+    if start.is_frozen:
+        yield Choice(
+            "backbone.frozen", True, "without a GPU: its features are computed once, a layer on top is trained"
+        )
+        weak_views = "pseudo-labels are made without dropout"
+    else:
+        if not start.is_transformer:
+            reason = "the statistics of millions of images serve better than a batch's"
+            yield Choice("backbone.frozen_norms", True, reason)
+        weak_views = "without statistics of the batch, weak views need no gradient"
+    if "weak_norm" in known:
+        yield Choice("algorithm.weak_norm", "running", weak_views)
+    if "fresh_teacher" in known:
+        yield Choice("algorithm.fresh_teacher", False, "the teacher starts from the same weights")
+
+
+def _from_scratch(facts: DataFacts, given: Mapping[str, Any], size: int, on_cuda: bool) -> Iterator[Choice]:
+    if "backbone.name" in given:  # width and stride suit the chosen network only
+        return
+    yield Choice("backbone.pretrained", False, _reason_for_scratch(facts))
+    if _is_small(size, on_cuda):
         yield Choice("backbone.name", "cnn", "small, for tiny images" if on_cuda else "small, for a CPU")
         yield Choice("backbone.width", 32 if size < TINY else 48, f"for {size}×{size} pixels")
         if size < TINY:
@@ -172,6 +266,12 @@ def _backbone(size: int, pretrained: str | None, on_cuda: bool) -> Iterator[Choi
     else:
         name = "wrn-37-2" if size > 64 else "wrn-28-2"
         yield Choice("backbone.name", name, f"usual in the literature for {size}×{size} pixels")
+
+
+def _reason_for_scratch(facts: DataFacts) -> str:
+    if (facts.side or 0) < PRETRAINED_FROM:
+        return f"images below {PRETRAINED_FROM} pixels: learnt features do not help"
+    return f"no pretrained weights on this machine: pip install {next(iter(PACKAGES))}"
 
 
 def _augmentation(size: int, facts: DataFacts) -> Iterator[Choice]:
@@ -188,19 +288,26 @@ def _augmentation(size: int, facts: DataFacts) -> Iterator[Choice]:
         yield Choice("augment.cutout", 0.25, "more would destroy tiny images")
 
 
-def _batches(facts: DataFacts, on_cuda: bool) -> Iterator[Choice]:
+def _batches(facts: DataFacts, start: Start | None, size: int, on_cuda: bool) -> Iterator[Choice]:
     labeled = sum(facts.labels)
-    usual, ratio = (64, 7) if on_cuda else (32, 4)
+    is_fast = on_cuda or (start is not None and start.is_frozen)
+    usual, ratio = (64, 7) if is_fast else (32, 4)
+    if start is not None and not start.is_frozen and size >= MANY_PIXELS:
+        ratio = 4
     batch = min(usual, max(8, 1 << max(0, labeled - 1).bit_length()))
     yield Choice("training.batch", batch, f"{labeled} labelled images")
     ratio = min(ratio, max(1, facts.images // batch))
     yield Choice("training.unlabeled_ratio", ratio, f"{facts.images} training images")
-    if on_cuda:
+    if start is not None:
+        time = "two minutes on a GPU" if on_cuda else "a minute on two cores, after the features"
+        yield Choice("training.iterations", STEPS_PRETRAINED[on_cuda], f"about {time}; --minutes sets the time instead")
+    elif on_cuda:
         yield Choice("training.iterations", 20_000, "minutes on a GPU; --minutes sets the time instead")
 
 
-def _average(given: Mapping[str, Any], on_cuda: bool) -> Iterator[Choice]:
-    usual, steps = (0.999 if on_cuda else OWN_IMAGES["training.ema"]), str(given.get("training.iterations", ""))
+def _average(given: Mapping[str, Any], start: Start | None, on_cuda: bool) -> Iterator[Choice]:
+    usual = 0.999 if on_cuda else OWN_IMAGES["training.ema"]
+    steps = str(given.get("training.iterations", "" if start is None else STEPS_PRETRAINED[on_cuda]))
     decay = limit_ema_decay(usual, int(steps)) if steps.isdecimal() and int(steps) else usual
     if decay < usual:
         yield Choice("training.ema", decay, f"{steps} steps are too few for a longer average")
@@ -230,8 +337,10 @@ def is_balanced(labels: Collection[int]) -> bool:
     return max(labels) <= BALANCED * min(labels)
 
 
-def _clipping(algorithm: str) -> Iterator[Choice]:
-    if issubclass(find_algorithm(algorithm), NPMatch):
+def _clipping(algorithm: str, start: Start | None) -> Iterator[Choice]:
+    if start is not None:
+        yield Choice("training.clip", 1.0, "keeps the first steps from destroying learnt features")
+    elif issubclass(find_algorithm(algorithm), NPMatch):
         yield Choice("training.clip", 1.0, "lets a neural process learn from its first steps on")
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 GIVEN_LABELS_KEY = "data.given_labels"
-PATH_KEYS = ("data.root", "data.foreign_root", "data.split", GIVEN_LABELS_KEY, "training.start_from")
+PATH_KEYS = (
+    "data.root",
+    "data.foreign_root",
+    "data.split",
+    GIVEN_LABELS_KEY,
+    "training.start_from",
+    "backbone.weights",
+)
 
 
 def working_folder() -> str | None:

@@ -20,6 +20,9 @@ class Recipe:
     name: str
     about: str
     settings: dict[str, Any]
+    classes: int
+    images: int  # for training
+    side: int  # pixels
     paper_error: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # algorithm → %, ± over seeds
 
 
@@ -144,21 +147,21 @@ def _paper_errors(name: str) -> dict[str, tuple[float, float | None]]:
 
 
 def _all_recipes() -> dict[str, Recipe]:
-    sets: list[tuple[str, str, dict[str, Any], list[int]]] = [
-        ("digits", "8×8 handwritten digits, embedded; minutes on a CPU", DIGITS, [40]),
-        ("fashion-mnist", "28×28 grey pictures of clothes; minutes on a CPU", FASHION_MNIST, [40, 250]),
-        ("cifar10", "CIFAR-10, WRN-28-2", CIFAR10, [40, 250, 4000]),
-        ("cifar100", "CIFAR-100, WRN-28-8", CIFAR100, [400, 2500, 10000]),
-        ("stl10", "STL-10 with its 100k unlabelled images, WRN-37-2", STL10, [40, 250, 1000]),
+    sets: list[tuple[str, str, dict[str, Any], list[int], tuple[int, int, int]]] = [
+        ("digits", "8×8 handwritten digits, embedded; minutes on a CPU", DIGITS, [40], (10, 1437, 8)),
+        ("fashion-mnist", "28×28 pictures of clothes; minutes on a CPU", FASHION_MNIST, [40, 250], (10, 60_000, 28)),
+        ("cifar10", "CIFAR-10, WRN-28-2", CIFAR10, [40, 250, 4000], (10, 50_000, 32)),
+        ("cifar100", "CIFAR-100, WRN-28-8", CIFAR100, [400, 2500, 10000], (100, 50_000, 32)),
+        ("stl10", "STL-10 with its 100k unlabelled images, WRN-37-2", STL10, [40, 250, 1000], (10, 105_000, 96)),
     ]
     recipes = [
-        Recipe(f"{source}-{n}", about, {**settings, "data.labels": n}, _paper_errors(f"{source}-{n}"))
-        for source, about, settings, numbers_of_labels in sets
+        Recipe(f"{source}-{n}", about, {**settings, "data.labels": n}, *facts, _paper_errors(f"{source}-{n}"))
+        for source, about, settings, numbers_of_labels, facts in sets
         for n in numbers_of_labels
     ]
     imagenet = {**IMAGENET, "data.labels": 100_000}
     about = "ImageNet with 100 labels per class, ResNet-50"
-    recipes.append(Recipe("imagenet-100k", about, imagenet, _paper_errors("imagenet-100k")))
+    recipes.append(Recipe("imagenet-100k", about, imagenet, 1000, 1_281_167, 224, _paper_errors("imagenet-100k")))
     return {recipe.name: recipe for recipe in recipes}
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from npmatch.algorithms import find_algorithm
-from npmatch.config.choices import Choice, facts_of_listing, make_choices
-from npmatch.config.recipes import OWN_IMAGES, recipe_layer
+from npmatch.backbones.weights import with_weights
+from npmatch.config.choices import Choice, facts_of_listing, facts_of_recipe, make_choices
+from npmatch.config.recipes import OWN_IMAGES, find_recipe, recipe_layer
 from npmatch.config.tree import CODE_KEYS, Config, make_config, parse_overrides, read_config_file
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.registry import find_root, is_listed, list_data
@@ -99,6 +101,11 @@ def resolve(
     choices: list[Choice] = []
     if recipe is not None:
         base = recipe_layer(recipe, algorithm)
+        if {"backbone.pretrained", "backbone.weights"} & given.keys():  # then it is trained as one's own images are
+            settings = find_algorithm(algorithm).settings
+            facts, on_cuda = facts_of_recipe(find_recipe(recipe)), choose_device(device).type == "cuda"
+            choices = [c for c in make_choices(facts, {**settings, **given}, on_cuda) if _suits_recipe(c.key)]
+            base |= {choice.key: choice.value for choice in choices}
     elif {"data.root", "data.source"} & given.keys():
         settings = find_algorithm(algorithm).settings
         source = str(given.get("data.source", OWN_IMAGES["data.source"]))
@@ -113,4 +120,9 @@ def resolve(
     else:
         raise NPMatchError("nothing to train on: name a recipe (npmatch recipes lists them) or give --data DIR")
     config = make_config({**base, **(remembered or {})}, layers.file, layers.command_line)
-    return Resolved(config, choices, listing)
+    return Resolved(replace(config, backbone=with_weights(config.backbone)), choices, listing)
+
+
+def _suits_recipe(key: str) -> bool:
+    """Whether a choice for one's own images replaces a recipe's setting: not the data set and its augmentation."""
+    return key.startswith(("backbone.", "training.", "algorithm."))

@@ -83,6 +83,19 @@ class FileImages(ImageStore):
         return taken
 
 
+class DecodedImages(FileImages):
+    """Images of files that were decoded once and are held in memory."""
+
+    def __init__(self, files: FileImages, pixels: Tensor) -> None:
+        """`pixels`: uint8, N C H W, the images of all `files`."""
+        self._paths, self.shape = files._paths, files.shape
+        self.pixels = pixels.contiguous()
+
+    def take(self, index: Tensor) -> Tensor:
+        """The images at `index` as uint8, n C H W."""
+        return self.pixels.index_select(0, index)
+
+
 def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, max_pixels: int = MAX_PIXELS) -> Tensor:
     """Decodes a path or an open binary file into uint8, C×size×size; of an animation, the first frame."""
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the image")
@@ -94,10 +107,7 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
             if image.width * image.height > max_pixels:
                 area = f"{image.width}×{image.height}"
                 raise NPMatchError(f"{area} pixels, more than the {max_pixels:,} allowed; scale it down")
-            # A JPEG far larger than needed is decoded at a half, quarter or eighth of its size, which takes a fraction
-            # of the time. At least twice `size` is left for the scaling that follows.
-            image.draft(None, (2 * size, 2 * size))
-            return to_tensor(image, size, channels)
+            return decode_opened(image, size, channels)
     except NPMatchError as error:
         raise NPMatchError(f"{name}: {error}") from error
     except FileNotFoundError as error:
@@ -109,6 +119,14 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
         raise NPMatchError(
             f"{name}: not a readable image ({reason}); remove the file, or save it again as PNG or JPEG"
         ) from error
+
+
+def decode_opened(image: Image.Image, size: int, channels: int = 3) -> Tensor:
+    """Decodes an image that is open, but not loaded yet, into uint8, C×size×size."""
+    # A JPEG far larger than needed is decoded at a half, quarter or eighth of its size, which takes a fraction of the
+    # time. At least twice `size` is left for the scaling that follows.
+    image.draft(None, (2 * size, 2 * size))
+    return to_tensor(image, size, channels)
 
 
 def to_tensor(image: Image.Image, size: int, channels: int = 3) -> Tensor:
@@ -184,6 +202,18 @@ class JoinedImages(ImageStore):
         taken[in_first] = self.first.take(index[in_first])
         taken[~in_first] = self.second.take(index[~in_first] - len(self.first))
         return taken
+
+
+def is_in_memory(images: ImageStore) -> bool:
+    """Whether images are taken from a store without decoding any."""
+    match images:
+        case ArrayImages() | DecodedImages():
+            return True
+        case SelectedImages():
+            return is_in_memory(images.store)
+        case JoinedImages():
+            return is_in_memory(images.first) and is_in_memory(images.second)
+    return False
 
 
 def file_of(images: ImageStore, position: int) -> Path | None:

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
-from npmatch.data.images import ArrayImages
+from npmatch.data.images import is_in_memory
 from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.errors import NPMatchError
 from npmatch.types import ImageStore
 
 T = TypeVar("T")
+PREFETCHED = 2  # items that each worker process computes ahead
 
 
 def default_workers() -> int:
@@ -29,7 +30,14 @@ def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int)
     """`fetch(key)` for each key in order, computed ahead by at most `workers` processes; with 0, in this process."""
     workers = min(workers, _cores())
     # No pin_memory: the loader pins in a thread, which breaks the capture of a CUDA graph at the same time.
-    loader: DataLoader[Any] = DataLoader(_FetchDataset(fetch), batch_size=None, sampler=keys, num_workers=workers)
+    loader: DataLoader[Any] = DataLoader(
+        _FetchDataset(fetch),
+        batch_size=None,
+        sampler=keys,
+        num_workers=workers,
+        prefetch_factor=PREFETCHED if workers else None,
+        collate_fn=_unchanged,  # by default small arrays would become tensors, each in shared memory of its own
+    )
     for item in loader:
         if isinstance(item, NPMatchError):
             raise item
@@ -61,9 +69,13 @@ def iterate_selected(
 def _iterate_batches(
     store: ImageStore, index: Sequence[int] | Tensor, batch_size: int, starts: range, workers: int
 ) -> Iterator[Tensor]:
-    if isinstance(store, ArrayImages):  # nothing is decoded, so another process would only add a copy
+    if is_in_memory(store):  # nothing is decoded, so another process would only add a copy
         workers = 0
     return fetch_in_order(_TakeBatch(store, index, batch_size), starts, min(workers, len(starts)))
+
+
+def _unchanged(item: T) -> T:
+    return item
 
 
 def _cores() -> int:

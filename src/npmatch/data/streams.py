@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from npmatch.data.images import ArrayImages
-from npmatch.data.loading import copy_ahead, default_workers, fetch_in_order, iterate_selected
+from npmatch.data.images import ArrayImages, DecodedImages
+from npmatch.data.loading import PREFETCHED, SLOTS, copy_ahead, default_workers, fetch_in_order, iterate_selected
 from npmatch.data.split import Split
 from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.draws import mix
@@ -117,7 +117,7 @@ def make_stream(
     workers = default_workers() if workers is None else workers
     store = dataset.train.images
     labels = dataset.train.labels[split.labeled]  # no other label leaves this function
-    if isinstance(store, ArrayImages) and device.type == "cpu" and resident != "never":
+    if isinstance(store, ArrayImages | DecodedImages) and device.type == "cpu" and resident != "never":
         return ResidentStream(store.pixels, labels, split.labeled, split.unlabeled, sampler, share)  # no copy
     supervised = len(sampler(0)[1]) == 0
     used = torch.unique(split.labeled if supervised else torch.cat([split.labeled, split.unlabeled]))
@@ -163,6 +163,7 @@ class FetchedStream:
     def __init__(self, steps: StepImages, device: torch.device, workers: int) -> None:
         """`workers` is the number of processes; 0 loads each batch in this process, between two steps."""
         self.steps, self.device, self.workers = steps, device, workers
+        self.ahead = PREFETCHED * workers + SLOTS  # batches that may be ready before they are needed, at most
 
     def batches(self, start: int, stop: int) -> Iterator[RawBatch]:
         """The batches of steps start … stop − 1, on the device."""
@@ -197,7 +198,9 @@ class StepImages:
 def free_memory(device: torch.device) -> int:
     """Free memory of the device in bytes; of the host's memory, the part of this rank."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        free, total = torch.cuda.mem_get_info(device)
+        allowed = int(torch.cuda.get_per_process_memory_fraction(device.index) * total)
+        return min(free, allowed - torch.cuda.memory_reserved(device))
     return _machine_memory() // local_world_size()  # as all local ranks load at the same time
 
 

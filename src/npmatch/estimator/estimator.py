@@ -28,7 +28,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     Args:
         algorithm: name of the algorithm (`npmatch`, `fixmatch`, `supervised`, …) or `package.module:Class`.
-        iterations: number of training steps.
+        iterations: number of training steps; None: as many as suit the images, the network and the device.
         device: `cpu` or `cuda`; None takes CUDA if it is available.
         image_shape: (h, w) or (h, w, c) of images that are passed as flat rows.
         warm_start: whether `fit` starts from the weights of the previous call.
@@ -53,7 +53,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def __init__(
         self,
         algorithm: str = "npmatch",
-        iterations: int = 1500,
+        iterations: int | None = None,
         device: str | None = None,
         image_shape: tuple[int, ...] | None = None,
         warm_start: bool = False,
@@ -69,7 +69,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def fit(self, X: Any, y: Any) -> NPMatchClassifier:
         """Fit the model to images n h w [c], or rows n d, and their labels n, where −1 means unlabelled."""
-        if self.iterations < 1:
+        if self.iterations is not None and self.iterations < 1:
             raise ValueError(f"iterations={self.iterations}: must be at least 1")
         is_warm = self.warm_start and hasattr(self, "algorithm_")
         flat, shape = flatten(X, self.image_shape)
@@ -89,7 +89,12 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             device=choose_device(self.device),
             warm_start=self.algorithm_ if is_warm else None,
         )
-        self.rows_, self.image_shape_, self.classes_, self.n_iter_ = rows, rows.image_shape, classes, self.iterations
+        self.rows_, self.image_shape_, self.classes_, self.n_iter_ = (
+            rows,
+            rows.image_shape,
+            classes,
+            trained.iterations,
+        )
         self.algorithm_ = trained.algorithm
         self.classifier_ = Classifier(trained.algorithm.model, trained.spec, choose_device(self.device))
         return self

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from npmatch.algorithms import Algorithm, find_algorithm
+from npmatch.backbones.weights import with_weights
 from npmatch.config.choices import DataFacts, make_choices
 from npmatch.config.recipes import OWN_IMAGES
 from npmatch.config.tree import Config, make_config
@@ -16,11 +18,13 @@ from npmatch.data import ArrayImages, make_split
 from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.estimator.arrays import Rows
 from npmatch.predict.saved import ModelSpec
-from npmatch.runs.build import build
+from npmatch.runs.memory import build_to_fit
 from npmatch.runs.resume_from import load_state
 from npmatch.training import Display, TrainingConfig
 from npmatch.training.nonfinite import NotFiniteError
 from npmatch.types import Dataset, ImageSet
+
+ITERATIONS = 1500  # of a network that starts from scratch
 
 
 class Trained(NamedTuple):
@@ -28,6 +32,7 @@ class Trained(NamedTuple):
 
     algorithm: Algorithm
     spec: ModelSpec
+    iterations: int
 
 
 def train_on_arrays(
@@ -37,7 +42,7 @@ def train_on_arrays(
     *,
     class_names: tuple[str, ...],
     algorithm: str,
-    iterations: int,
+    iterations: int | None,
     seed: int,
     device: torch.device,
     warm_start: Algorithm | None = None,
@@ -47,7 +52,8 @@ def train_on_arrays(
     config = choose_config(algorithm, iterations, seed, rows, dataset, device)
     split = make_split(dataset, None, seed)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        trainer, evaluator = build(config, dataset, split, device, Display("", iterations, quiet=True))
+        display = Display("", config.training.iterations, quiet=True)
+        _, trainer, evaluator = build_to_fit(config, dataset, split, device, display)
         if warm_start is not None:
             load_state(trainer.algorithm, warm_start.state_dict(), origin="warm_start")
             trainer.update.ema.load_state_dict(trainer.update.ema.live)
@@ -60,7 +66,7 @@ def train_on_arrays(
     with trainer.update.ema.applied():
         trained = deepcopy(trainer.algorithm)
     trained.model.autocast = None  # prediction is in float32, as with a saved model
-    return Trained(trained.eval(), evaluator.spec)
+    return Trained(trained.eval(), evaluator.spec, config.training.iterations)
 
 
 def make_dataset(pixels: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> Dataset:
@@ -72,7 +78,7 @@ def make_dataset(pixels: Tensor, labels: Tensor, class_names: tuple[str, ...]) -
 
 
 def choose_config(
-    algorithm: str, iterations: int, seed: int, rows: Rows, dataset: Dataset, device: torch.device
+    algorithm: str, iterations: int | None, seed: int, rows: Rows, dataset: Dataset, device: torch.device
 ) -> Config:
     """The settings that a folder of the same images would get, with the estimator's own parameters."""
     labels = dataset.train.labels
@@ -90,8 +96,11 @@ def choose_config(
         **rows.settings(),
         "algorithm.name": algorithm,
         "seed": seed,
-        "training.iterations": iterations,
-        "training.max_bad_steps": min(TrainingConfig.max_bad_steps, iterations),
+        **({} if iterations is None else {"training.iterations": iterations}),
     }
     choices = {choice.key: choice.value for choice in make_choices(facts, given, device.type == "cuda")}
-    return make_config({**OWN_IMAGES, "data.source": "arrays", "data.image_size": None, **choices}, given)
+    own = {**OWN_IMAGES, "data.source": "arrays", "data.image_size": None, "training.iterations": ITERATIONS}
+    config = make_config({**own, **choices}, given)
+    bad_steps = min(TrainingConfig.max_bad_steps, config.training.iterations)
+    training = replace(config.training, max_bad_steps=bad_steps)
+    return replace(config, training=training, backbone=with_weights(config.backbone))

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from npmatch.errors import NPMatchError
 
-# The largest float32 below 1: torchmetrics would open a sixteenth bin for confidences of exactly 1.
-BELOW_ONE = 1.0 - 2.0**-24
-
 
 @dataclass(frozen=True)
 class Reliability:
@@ -36,13 +33,7 @@ class Reliability:
 
 def expected_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> float:
     """ECE of the likeliest class, a fraction in [0, 1]; probs N K, y N."""
-    # Imported here because it takes seconds, and most commands do not need it.
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
-    # Rounding can put a probability slightly outside [0, 1]; torchmetrics would then take all of them for
-    # logits and apply a softmax.
-    inside = probs.clamp(0.0, BELOW_ONE)
-    return float(multiclass_calibration_error(inside, y, num_classes=probs.shape[1], n_bins=bins))
+    return reliability_bins(probs, y, bins).gap
 
 
 def uncertainty_calibration_error(entropy: Tensor, wrong: Tensor, num_classes: int, bins: int = 15) -> float:

@@ -32,6 +32,8 @@ class ModelFacts:
     temperature: float | None = None
     calibration_labels: int = 0  # number of held-out labels the temperature was fitted on
     version: str = ""  # of npmatch
+    weights: str | None = None  # the pretrained weights that training started from; None: it started from scratch
+    licence: str | None = None  # of these weights; None: unknown
 
 
 def model_card(facts: ModelFacts, name: str) -> str:
@@ -43,6 +45,7 @@ def model_card(facts: ModelFacts, name: str) -> str:
         f"unlabelled images: algorithm {code(facts.algorithm)}, network {code(facts.backbone)}.",
         f"## Classes\n\n{classes(facts.class_names)}",
         f"## Data and labels\n\n{data(facts)}",
+        f"## Pretrained weights\n\n{weights(facts)}",
         f"## Results\n\n{results(facts.scores)}",
         f"## Calibration\n\n{calibration(facts)}",
         f"## How to load it\n\n{loading(name)}",
@@ -103,6 +106,14 @@ def data(facts: ModelFacts) -> str:
         f"{source}: {facts.num_labeled:,} labels{unlabeled}. Images are {kind}; their middle square is scaled to "
         f"{facts.side} × {facts.side} pixels."
     )
+
+
+def weights(facts: ModelFacts) -> str:
+    """A sentence on the weights that training started from, and their licence."""
+    if facts.weights is None:
+        return "None: training started from random weights."
+    terms = "their licence is not known here" if facts.licence is None else f"licence {code(facts.licence)}"
+    return f"Training started from the weights {code(facts.weights)} of this network; {terms}."
 
 
 def results(scores: Mapping[str, float]) -> str:

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from npmatch.backbones import BackboneConfig
+from npmatch.backbones.weights import licence
 from npmatch.data import decode_image, to_tensor
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.distributed.devices import choose_device
@@ -115,7 +117,7 @@ class Classifier(Pretrained):
 
     def facts(self) -> ModelFacts:
         """The facts about the model, and about its run if it was loaded from one."""
-        spec = self.spec
+        spec, backbone = self.spec, BackboneConfig(**self.spec.backbone_config)
         return ModelFacts(
             algorithm=spec.algorithm,
             backbone=str(spec.backbone_config.get("name")),
@@ -126,6 +128,8 @@ class Classifier(Pretrained):
             temperature=None if self.calibration is None else self.calibration.temperature,
             calibration_labels=0 if self.calibration is None else self.calibration.n,
             version=__version__,
+            weights=backbone.weights,
+            licence=licence(backbone),
             **({} if self.run_facts is None else self.run_facts()),
         )
 

@@ -102,9 +102,7 @@ def empty_model(spec: ModelSpec) -> Model:
     """The network that a specification describes, with random weights."""
     algorithm = find_algorithm(spec.algorithm)
     settings = {k: v for k, v in spec.algorithm_config.items() if k != "name"}
-    backbone = make_backbone(
-        dataclasses.replace(BackboneConfig(**spec.backbone_config), pretrained=False), spec.channels
-    )
+    backbone = make_backbone(BackboneConfig(**spec.backbone_config), spec.channels, load=False)
     task = Task(spec.class_names, spec.num_labeled, num_unlabeled=0)
     return algorithm.make_model(backbone, task, algorithm.Config(**settings))
 

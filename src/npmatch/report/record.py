@@ -16,8 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from npmatch.baselines import BASELINES
 from npmatch.decide import Calibration, fewest_labels
 from npmatch.metrics import ClassRow, Reliability, Scores, classwise, reliability_bins, scores, uncertainty_bins
+from npmatch.report.probe import Probe, read_probe
 from npmatch.training.log import last_record, number
 from npmatch.types import Prediction
 
@@ -78,6 +80,10 @@ class RunRecord:
         """Error and calibration on the test images; fails if the numbers of predictions and labels differ."""
         return scores(self.prediction, self.y)
 
+    def probe(self) -> Probe | None:
+        """The linear probe on the features that the run started from; None for a run from random weights."""
+        return read_probe(last_record(self.records, "final") or {})
+
     def classes(self) -> list[ClassRow]:
         """Accuracy and uncertainty of each class."""
         return classwise(self.prediction, self.y, self.class_names)
@@ -107,6 +113,7 @@ class RunRecord:
         points = dict(zip(*self.series("eval", "error"), strict=True)) | dict(
             zip(*self.series("final", "error"), strict=True)
         )
+        points.pop(0, None)  # a baseline takes no step, and has no curve
         table = np.array(sorted(points.items()), dtype=np.float64).reshape(-1, 2)
         curve = table[:, 0], table[:, 1]
         if not len(self.y):
@@ -202,6 +209,13 @@ class Method:
         return pooled(bins) if bins else None
 
 
+def _to_beat(name: str) -> tuple[str, ...]:
+    """The simpler methods that a method has to beat to be worth its time."""
+    if name in BASELINES:
+        return ()
+    return ("probe",) if name == BASELINE else ("probe", BASELINE)
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
@@ -233,19 +247,21 @@ class Comparison:
         """Heading of the first column of its tables."""
         return self.swept or "Method"
 
-    def baseline_error(self) -> float | None:
-        """The mean error of supervised training; None where that is not among the methods."""
-        found = [method.mean("error") for method in self.methods if method.name == BASELINE]
+    def error_of(self, name: str) -> float | None:
+        """The mean error of the method called `name`; None where it is not among the methods."""
+        found = [method.mean("error") for method in self.methods if method.name == name]
         return found[0] if found else None
 
     def note(self, method: Method) -> str:
-        """Caveats to a method's numbers: failed seeds, worse than supervised, no test images; usually empty."""
+        """Caveats to a method's numbers: failed seeds, not better than a simpler method, no test images."""
         reasons = [f"seed {seed} failed: {why}" for seed, why in sorted(method.problems.items())]
         if len(set(method.problems.values())) == 1 and not method.outcomes:
             reasons = [f"failed: {next(iter(method.problems.values()))}"]
-        error, baseline = method.mean("error"), self.baseline_error()
-        if error is not None and baseline is not None and method.name != BASELINE and error >= baseline:
-            reasons.append(f"did not beat {BASELINE}")
+        error = method.mean("error")
+        for name in _to_beat(method.name):
+            other = self.error_of(name)
+            if error is not None and other is not None and error >= other:
+                reasons.append(f"did not beat {name}")
         if method.outcomes and error is None:
             reasons.append("no test images to measure it on")
         return "; ".join(reasons)

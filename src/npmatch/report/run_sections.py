@@ -55,6 +55,9 @@ def headline(run: RunRecord) -> Iterator[Tile]:
     wrong = round(found.error * found.n / 100)
     top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
     yield Tile(percent(found.error), "Error", f"{count(wrong)} of {count(found.n)} test images{top5}")
+    if (probe := run.probe()) is not None:
+        how = ", estimated out of fold from the labels" if probe.is_estimated else ""
+        yield Tile(probe.words, "Linear probe", f"error of logistic regression on the pretrained features{how}")
     yield Tile(percent(found.ece), "ECE", "gap between confidence and accuracy")
     yield Tile(percent(found.uce), "UCE", "gap between uncertainty and error")
     yield Tile(decimal(found.nll), "NLL", "nats per image")

@@ -45,7 +45,7 @@ def facts(page: Comparison) -> str:
 
 def _comparison_facts(page: Comparison) -> Iterator[str]:
     seeds = {seed for m in page.methods for seed in [*m.problems, *(run.seed for run in m.outcomes)]}
-    steps = {method.iterations for method in page.methods}
+    steps = {method.iterations for method in page.methods} - {None}
     parts = [(len(page.methods), "value" if page.swept else "method"), (len(seeds), "seed")]
     parts += [(n, "step") for n in steps if n is not None and len(steps) == 1]
     yield from (f"{count(n)} {word}{'s' if n != 1 else ''}" for n, word in parts)
@@ -54,7 +54,9 @@ def _comparison_facts(page: Comparison) -> Iterator[str]:
 def headline(page: Comparison) -> Section:
     """The headline numbers."""
     tiles = of_run.headline(page.run) if page.run else _comparison_tiles(page)
-    return Section("headline.html", {"numbers": list(tiles)})
+    probe = page.run.probe() if page.run else None
+    warning = probe.warning(page.run.scores.error) if page.run and probe else None
+    return Section("headline.html", {"numbers": list(tiles), "warning": warning})
 
 
 def _comparison_tiles(page: Comparison) -> Iterator[Tile]:

@@ -33,6 +33,7 @@ h2 { margin: 0 0 .25rem; font-size: 1.15rem; font-weight: 620; }
 h3 { margin: 1.25rem 0 .5rem; font-size: .95rem; font-weight: 600; }
 p { margin: 0 0 .75rem; max-width: 54rem; text-wrap: pretty; }
 .lead, .facts, figcaption, small { color: var(--muted); }
+.warning { color: var(--bad); }
 .facts { margin: .4rem 0 0; font-size: .95rem; }
 section {
   margin-top: 1.25rem; padding: 1.35rem 1.5rem 1.5rem; background: var(--card);

@@ -57,9 +57,9 @@ WHERE_KNOWN = ("paper_error", "trusted", "pseudo_accuracy")
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns worth showing: those with a value in some row, and the steps where they differ."""
+    """The columns worth showing: those with a value in some row, and the steps where trained methods differ in them."""
     silent = {key for key in WHERE_KNOWN if all(row.get(key) is None for row in rows)}
-    if len({row.get("iterations") for row in rows}) == 1:
+    if len({row.get("iterations") for row in rows} - {None}) < 2:
         silent.add("iterations")
     return [column for column in COLUMNS if column.key not in silent]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,17 +11,21 @@ from torch import Tensor
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import make_policy
 from npmatch.backbones import make_backbone
+from npmatch.backbones.frozen import FrozenTrunk
+from npmatch.backbones.weights import input_facts
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, ImageSet, Sampler, Split, make_stream
 from npmatch.data.split import evaluation_set
-from npmatch.distributed.ranks import is_initialized, local_share, world_size
+from npmatch.distributed.ranks import is_initialized, is_rank_zero, local_share, world_size
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.heads import backbones_in, synchronise_norms
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
 from npmatch.predict.saved import ModelSpec
+from npmatch.runs.features import view_activations
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
+from npmatch.training.cached_views import CachedViews, rows_as_images
 from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
 from npmatch.types import Prediction, Task, Views
 
@@ -62,20 +67,25 @@ class Evaluator:
 
 
 def build(
-    config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display
+    config: Config,
+    dataset: Dataset,
+    split: Split,
+    device: torch.device,
+    display: Display,
+    load_weights: bool = True,
+    features: Path | None = None,
 ) -> tuple[Trainer, Evaluator]:
-    """The training loop at its first step, and its evaluator; nothing is written to disk before a log is opened."""
+    """The training loop at its first step, and its evaluator; nothing is written to disk before a log is opened.
+
+    A run that starts from a checkpoint or from another run does not need `load_weights`, its pretrained weights. The
+    folder `features` keeps the activations of a frozen network.
+    """
     t, d = config.training, config.data
-    algorithm = build_algorithm(config, dataset, split, device)
-    make_views = ViewMaker(
-        make_policy(config.augment, dataset.train.images.shape, dataset.mean),
-        algorithm.views,
-        dataset.mean,
-        dataset.std,
-        t.channels_last,
-    )
+    dataset = normalised_for(config, dataset)
+    algorithm = build_algorithm(config, dataset, split, device, load_weights)
+    make_views, streamed, positions = make_view_maker(config, dataset, split, algorithm, device, display, features)
     sampler = make_sampler(config, split, algorithm.views, display)
-    stream = make_stream(dataset, split, sampler, device, d.resident, d.resident_share, d.workers, local_share())
+    stream = make_stream(streamed, positions, sampler, device, d.resident, d.resident_share, d.workers, local_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
         algorithm,
@@ -106,11 +116,52 @@ def build(
     return trainer, evaluator
 
 
-def build_algorithm(config: Config, dataset: Dataset, split: Split, device: torch.device) -> Algorithm:
+def make_view_maker(
+    config: Config,
+    dataset: Dataset,
+    split: Split,
+    algorithm: Algorithm,
+    device: torch.device,
+    display: Display,
+    features: Path | None,
+) -> tuple[ViewMaker | CachedViews, Dataset, Split]:
+    """What makes a step's views, and the data set and split whose images are streamed to it.
+
+    From a frozen network the views are cached activations, and row numbers are streamed in place of images.
+    """
+    backbone = algorithm.model.backbone
+    if not isinstance(backbone, FrozenTrunk):
+        policy = make_policy(config.augment, dataset.train.images.shape, dataset.mean)
+        channels_last = config.training.channels_last
+        return ViewMaker(policy, algorithm.views, dataset.mean, dataset.std, channels_last), dataset, split
+    cached = view_activations(config, dataset, split, backbone, device, features, display)
+    backbone.standardise(cached.weak.flatten(0, 1).float())
+    train = ImageSet(rows_as_images(len(cached.used)), dataset.train.labels[cached.used])
+    labeled, unlabeled = (torch.searchsorted(cached.used, part) for part in (split.labeled, split.unlabeled))
+    rows = replace(split, labeled=labeled, unlabeled=unlabeled)
+    return CachedViews(cached.weak, cached.strong, algorithm.views), replace(dataset, train=train), rows
+
+
+def normalised_for(config: Config, dataset: Dataset) -> Dataset:
+    """The data set with the mean and standard deviation of the images that pretrained weights were learnt from."""
+    facts = input_facts(config.backbone)
+    if facts is None:
+        return dataset
+    channels = dataset.train.images.shape[0]
+    mean, std = (values if channels == len(values) else values[:1] for values in facts)
+    return replace(dataset, mean=mean, std=std)
+
+
+def build_algorithm(
+    config: Config, dataset: Dataset, split: Split, device: torch.device, load_weights: bool = True
+) -> Algorithm:
     """The algorithm with initial weights, which follow from the configuration and its seed."""
     torch.manual_seed(mix(config.seed, "weights"))
     task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
-    backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
+    # Other ranks may be on machines that do not have the file; they get the weights from rank zero. A frozen network is
+    # used before that.
+    load = config.backbone.frozen or (load_weights and is_rank_zero())
+    backbone = make_backbone(config.backbone, dataset.train.images.shape[0], load)
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
     if is_initialized() and t.sync_norm:

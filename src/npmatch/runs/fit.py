@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,20 @@ from npmatch.distributed.ranks import barrier, is_rank_zero, launcher_id, on_ran
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import load_model
 from npmatch.predict.saved import save_model
-from npmatch.runs.build import Evaluator, build, refuse_unequal_shares
+from npmatch.runs.baseline import probe_scores, show_probe
+from npmatch.runs.build import Evaluator, build, normalised_for, refuse_unequal_shares
 from npmatch.runs.calibrate import calibrate
 from npmatch.runs.evaluate import Evaluation, independent_calibration, write_run_report
+from npmatch.runs.features import fit_views
 from npmatch.runs.folder import RunFolder
+from npmatch.runs.memory import build_to_fit
+from npmatch.runs.minutes import announce, decide_compilation, fit_into_minutes
 from npmatch.runs.quarantine import check_images, positions_of
 from npmatch.runs.request import Request
 from npmatch.runs.resume import check_folder, check_same_data, restore_checkpoint
 from npmatch.runs.resume_from import given_labels_written, split_from_run, start_from_run
 from npmatch.training import Checkpoints, Display, Recorder, Trainer
 from npmatch.training.checkpoint import Parts
-from npmatch.training.pace import fill_minutes
 from npmatch.training.speed import deterministic
 from npmatch.user_code import trusting
 
@@ -85,7 +88,7 @@ def fit(
         allow_change: whether a resumed run may have another configuration, data set or split.
         config_file: a YAML file with configuration keys.
         overrides: configuration keys that win, `{"training.iterations": 200}` or `["training.iterations=200"]`.
-        minutes: training time; the number of steps is chosen to fit it.
+        minutes: time of the whole run, from the check of the images to the report; sets the number of steps.
         quiet: whether to show warnings only.
         trust_code: whether to import and run Python code that the files of a run name and this call does not.
     """
@@ -98,27 +101,45 @@ def fit(
 def train_run(request: Request, device: torch.device, allow_change: bool, display: Display) -> Run:
     """The steps of a run in their order."""
     # Resolve the settings: what to train, and in which folder.
+    clock = display.clock
+    clock.enter("settings")
     config, path, choices = on_rank_zero(request.find_run)
     run = RunFolder(path)
-    is_new, minutes = on_rank_zero(lambda: (not run.exists(), request.minutes))
+    is_new, given = on_rank_zero(lambda: (not run.exists(), request.given))
+    minutes = on_rank_zero(lambda: request.minutes) if is_new else None  # a resumed run keeps its number of steps
     if on_rank_zero(lambda: check_folder(run, config, request.resumes(run), allow_change, display)):
         return Run(run.path, on_rank_zero(run.final_scores))
     refuse_unequal_shares(config.training.batch, world_size())
+    if minutes is not None:
+        config = decide_compilation(config, minutes, device)
+        announce(config, request.listing, minutes, device, display)
     if is_new:
         display.show_choices(choices)
 
     with _running(run, config, display):
         # Open the data, check it and split it.
+        clock.enter("check")
         dataset = load_configured(config.data, request.listing)
         split, quarantine = on_rank_zero(lambda: check_and_split(dataset, config, run, allow_change, display))
         data = describe_data(dataset, split)
         check_same_on_all_ranks(data)
         on_rank_zero(lambda: check_same_data(run, data, allow_change, display))
 
-        # Build the trainer and load the state it starts from.
-        trainer, evaluator = build(config, dataset, split, device, display)
-        if is_new and minutes is not None:  # a resumed run keeps its number of steps
-            config = _fit_into_minutes(config, trainer, minutes, device)
+        # Build the trainer, within the memory and the time there are, and load the state it starts from.
+        clock.enter("build")
+        if minutes is not None and config.backbone.frozen:
+            left = minutes - clock.elapsed() / 60
+            config = on_rank_zero(
+                lambda: fit_views(config, normalised_for(config, dataset), split, left, given, display)
+            )
+        if is_new:
+            config, trainer, evaluator = build_to_fit(config, dataset, split, device, display, given, run.features)
+        else:
+            begins = on_rank_zero(lambda: not Checkpoints(run.checkpoints).paths())
+            trainer, evaluator = build(config, dataset, split, device, display, begins, run.features)
+        if minutes is not None:
+            clock.enter("timing of steps")
+            config = fit_into_minutes(config, trainer, evaluator, minutes, given)
         checkpoint = _load_start(trainer, run, config, split)
 
         def write_start() -> None:
@@ -131,12 +152,14 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
         broadcast_(trainer.state())  # machines may differ in the last bit of a random weight
 
         # Train, then write the model, its predictions and a report.
+        clock.enter("training")
         display.expect(config.recipe or config.data.source, config.training.iterations)
         try:
             started = time.monotonic()
             trainer.run()
             return finish(run, config, trainer, evaluator, started)
         finally:
+            clock.enter(None)
             trainer.recorder.close()
 
 
@@ -186,16 +209,6 @@ def check_and_split(
     return leave_out(split, train, test), quarantine
 
 
-def _fit_into_minutes(config: Config, trainer: Trainer, minutes: float, device: torch.device) -> Config:
-    """The configuration with the number of steps that was measured to fit into `minutes`."""
-    ema = config.training.ema
-    training = fill_minutes(trainer, minutes, device)
-    trainer.display.say(f"{training.iterations} steps should take {minutes:g} min here")
-    if training.ema < ema:
-        trainer.display.say(f"training.ema={training.ema}: so few steps do not allow an average of decay {ema}")
-    return replace(config, training=training)
-
-
 def _load_start(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
     """Loads the run's newest checkpoint, which is returned, or the weights of another run, if there is either."""
     display, start = trainer.display, config.training.start_from
@@ -215,15 +228,23 @@ def _load_start(trainer: Trainer, run: RunFolder, config: Config, split: Split) 
 def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluator, started: float) -> Run:
     """Writes model, calibration, predictions and report, and then the log's final line, which marks a finished run."""
     held_out, spec, calibration = evaluator.held_out, evaluator.spec, None
+    clock = trainer.display.clock
+    clock.enter("calibration")
     if is_rank_zero():
         with evaluator.ema.applied():
             save_model(run.path, trainer.algorithm.model, spec)
         saved = load_model(run.path, str(evaluator.device), calibrated=False)
         calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
         calibration.save(run.path)
+    clock.enter("last evaluation")
     prediction = evaluator.predict()
     final = evaluator.scores(prediction)
     final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
+    clock.enter("linear probe")
+    final |= on_rank_zero(
+        lambda: probe_scores(config, evaluator.dataset, evaluator.split, evaluator.device, trainer.display)
+    )
+    clock.enter("report")
     if held_out is not None and prediction is not None and is_rank_zero():
         run.write_test_predictions(prediction, held_out, spec.class_names)
         has_test = test_set(evaluator.dataset, evaluator.split) is not None
@@ -232,5 +253,6 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
         records = [*run.records(), {"kind": "final", "step": trainer.step, **final}]
         write_run_report(run.path, evaluation, records=records)
     trainer.recorder.write("final", trainer.step, final)
+    show_probe(final, trainer.display)
     barrier()
     return Run(run.path, final)

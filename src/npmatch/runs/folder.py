@@ -20,7 +20,7 @@ from npmatch.decide.calibration import SUMMARY
 from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
 from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_locked, locked, was_locked_by, write_atomically
-from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS
+from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelSpec
 from npmatch.training.log import final_scores, last_record, read_log
 from npmatch.types import Prediction
 from npmatch.user_code import refuse_code
@@ -46,6 +46,8 @@ class RunFolder:
         self.log = self.path / "metrics.jsonl"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
+        # Beside the run, because other runs on the same images share them.
+        self.features = self.path.parent / "features"
         # Written at the end; the log's final line comes after all of them.
         self.model_config = self.path / MODEL_CONFIG
         self.model_weights = self.path / MODEL_WEIGHTS
@@ -69,7 +71,11 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         """Whether the run is finished: it has a model, and its log, unless that was deleted, has a final line."""
-        return self.has_model() and (not self.log.exists() or last_record(self.records(), "final") is not None)
+        return self.has_model() and (not self.log.exists() or self.has_results())
+
+    def has_results(self) -> bool:
+        """Whether the log has a final line, which is written last."""
+        return last_record(self.records(), "final") is not None
 
     def holds_only_a_start(self) -> bool:
         """Whether the folder is missing, empty, or holds only files that a run killed at its very start leaves."""
@@ -163,6 +169,22 @@ class RunFolder:
             write_config(config, self.config)
         except OSError as error:
             raise NPMatchError(f"{self}: cannot be written ({error.strerror}); choose another --out") from error
+
+    def write_results(
+        self,
+        split: Split,
+        spec: ModelSpec,
+        prediction: Prediction | None,
+        held_out: ImageSet | None,
+        final: dict[str, Any],
+    ) -> None:
+        """Writes the results of a baseline, which is no run: it has neither a configuration nor a model."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        split.save(self.split)
+        spec.save(self.model_config)
+        if prediction is not None and held_out is not None:
+            self.write_test_predictions(prediction, held_out, spec.class_names)
+        write_atomically(self.log, (json.dumps({"kind": "final", "step": 0, **final}) + "\n").encode())
 
     def write_test_predictions(self, prediction: Prediction, held_out: ImageSet, class_names: Sequence[str]) -> None:
         """Writes predictions/test.parquet with one row for each held-out image."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,9 +12,11 @@ from torch import Tensor
 from npmatch.data.check.check import check_data
 from npmatch.data.check.findings import DataReport, Quarantined
 from npmatch.data.config import DataConfig
+from npmatch.data.images import DecodedImages, FileImages
 from npmatch.data.labels import positions_by_name
 from npmatch.data.sources.listing import ListedDataset
 from npmatch.data.sources.registry import find_root, is_listed
+from npmatch.data.streams import free_memory
 from npmatch.errors import NPMatchError
 from npmatch.training.display import Display, counting
 from npmatch.types import Dataset, ImageSet
@@ -22,16 +25,42 @@ NAMED = 5  # files that a message names; quarantine.json lists all of them
 
 
 def check_images(dataset: Dataset, config: DataConfig, display: Display) -> list[Quarantined]:
-    """Opens every image of a user's folder or CSV and returns the unusable files; faults of the data are errors."""
+    """Opens every image of a user's folder or CSV and returns the unusable files; faults of the data are errors.
+
+    The images are decoded for this; if the host's memory allows, they are kept there, and `dataset` has them from then
+    on. No file is decoded twice.
+    """
     if not config.check or not isinstance(dataset, ListedDataset) or not is_listed(config.source):
         return []
     listing, root = dataset.listing, find_root(config.source, config.root)
+    pixels = reserve_memory(dataset, config)
     with counting("checking images", len(listing.files), display.quiet) as advance:
-        report = check_data(listing, str(root), config.workers, advance=advance)
+        report = check_data(listing, str(root), config.workers, advance=advance, pixels=pixels)
     if report.faults:
         raise NPMatchError(f"{report.faults[0]} (npmatch check-data {root} lists all problems)")
     show_report(report, display)
+    if pixels is not None:
+        hold_images(dataset, pixels)
     return report.quarantine
+
+
+def reserve_memory(dataset: ListedDataset, config: DataConfig) -> Tensor | None:
+    """Memory of the host for all images of a data set, uint8, N C H W; None if they are not to be kept there."""
+    images, files = dataset.train.images, len(dataset.listing.files)
+    if config.resident == "never" or not isinstance(images, FileImages):
+        return None
+    if files * math.prod(images.shape) > config.resident_share * free_memory(torch.device("cpu")):
+        return None
+    return torch.zeros((files, *images.shape), dtype=torch.uint8)
+
+
+def hold_images(dataset: ListedDataset, pixels: Tensor) -> None:
+    """Gives a data set the decoded images of its files, which are listed in the order training, test."""
+    first = 0
+    for part in (dataset.train, dataset.test):
+        if part is not None and isinstance(part.images, FileImages):
+            part.images = DecodedImages(part.images, pixels[first : first + len(part)])
+            first += len(part)
 
 
 def show_report(report: DataReport, display: Display) -> None:

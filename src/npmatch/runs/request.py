@@ -12,10 +12,16 @@ from npmatch.config.tree import Config
 from npmatch.data.sources.listing import Listing
 from npmatch.distributed.ranks import launcher_id, restarted_by_torchrun
 from npmatch.runs.folder import RunFolder
+from npmatch.runs.memory import FITTED_KEYS
 from npmatch.runs.resume_from import config_from_run, next_folder
 
 # The keys that --minutes sets.
-PACED_KEYS = frozenset({"training.iterations", "training.eval_every", "training.checkpoint_every", "training.ema"})
+PACED_KEYS = frozenset(
+    {
+        *("training.iterations", "training.eval_every", "training.checkpoint_every"),
+        *("training.ema", "training.compile"),
+    }
+)
 
 
 @dataclass
@@ -34,11 +40,13 @@ class Request:
     overrides: Overrides
     minutes: float | None
     listing: Listing | None = field(default=None, init=False)  # of a user's images, set by find_run
+    given: frozenset[str] = field(default=frozenset(), init=False)  # keys that the user has set, found by find_run
 
     def find_run(self) -> tuple[Config, Path, list[Choice]]:
         """The run's configuration, its folder, and the settings chosen from the user's images."""
         layers = Layers.of(self.data, self.algorithm, self.seed, self.config_file, self.overrides)
         layers.check_minutes(self.minutes)
+        self.given = frozenset(layers.given)
         out = None if self.out is None else Path(self.out)
         if self.resume_from is not None:
             config, path = self._find_continuation(Path(self.resume_from), out, layers)
@@ -75,9 +83,12 @@ class Request:
         return config_from_run(RunFolder(source), run, {**recipe, **kept, **layers.given}), run.path
 
     def _settings_at_start(self, run: RunFolder, keys: frozenset[str]) -> dict[str, Any]:
-        """Settings that a resumed run keeps from its start: those chosen under `keys`, and those that --minutes set."""
+        """Settings that a resumed run keeps from its start: those under `keys`, and those that were measured then.
+
+        The sizes of its batches are what fitted into the memory, and its number of steps what --minutes allowed.
+        """
         stored = run.read_config().flat()
-        keys |= PACED_KEYS if self.minutes is not None else frozenset()
+        keys |= FITTED_KEYS | (PACED_KEYS if self.minutes is not None else frozenset())
         return {key: stored[key] for key in keys & stored.keys()}
 
 

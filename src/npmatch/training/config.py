@@ -19,7 +19,12 @@ class TrainingConfig:
     iterations: PositiveInt = 2**20  # number of training steps
     batch: Size = 64  # B, labelled images per step
     unlabeled_ratio: Size = 7  # μ, unlabelled images per labelled one: U = μ·B
+    optimizer: Literal["sgd", "adamw"] = "sgd"  # of all parameters; adamw suits transformers
     learning_rate: Annotated[float, Field(gt=0, le=1000)] = 0.03  # learning rate at the start of the schedule
+    backbone_rate: Share = 1.0  # learning rate of the backbone, as a share of the head's
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # timm only: factor of the rate from layer to layer
+    head_first: ShareBelowOne = 0.0  # share of the steps in which the head alone is trained
+    warm_up: ShareBelowOne = 0.0  # share of the steps in which the learning rate rises from zero
     momentum: Share = 0.9  # momentum of SGD
     nesterov: bool = True  # whether the momentum is Nesterov's
     weight_decay: NonNegativeFloat = 5e-4  # weight decay; norms and biases have none
@@ -28,7 +33,7 @@ class TrainingConfig:
     ema: ShareBelowOne = 0.999  # decay of the averaged weights that evaluation and prediction use
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # arithmetic of the backbone; auto: bfloat16 on CUDA
     graph: bool | None = None  # replay each step as one captured CUDA graph; None: on CUDA
-    compile: bool | None = None  # compile views and loss by torch.compile; None: on CUDA, from 5000 iterations on
+    compile: bool | None = None  # compile views and loss by torch.compile; None: on CUDA, from 25000 iterations on
     start_from: str | None = None  # a run whose weights and split this one starts with
     deterministic: bool = False  # repeat a run to the bit on a GPU too, at a cost in speed
     sync_norm: bool = True  # on several ranks: batch norm over the global batch; false: over each rank's share

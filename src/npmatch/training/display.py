@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.distributed.ranks import is_rank_zero
+from npmatch.training.clock import Clock
 
 LABELS = {
     "error": ("error", "{:.2f} %"),
@@ -33,6 +34,7 @@ class Display:
         """`quiet` shows nothing but warnings."""
         self.console = Console(stderr=True, quiet=not is_rank_zero())  # only rank zero prints
         self.quiet = quiet
+        self.clock = Clock()
         self.values: dict[str, float] = {}
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -71,7 +73,7 @@ class Display:
         if rows and not self.quiet:
             table = Table("chosen", "", "because", title="what was not given", title_justify="left")
             for key, value, reason in rows:
-                table.add_row(key, Text(str(value)), Text(reason))
+                table.add_row(key, Text(str(value), overflow="fold"), Text(reason, overflow="fold"))
             self.console.print(table)
 
     def say(self, text: str) -> None:

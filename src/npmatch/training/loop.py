@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from npmatch.training.display import Display
 from npmatch.training.interrupt import StopAgreement, catch_stop_signals
 from npmatch.training.log import Meter, PseudoLabelMonitor, Recorder
 from npmatch.training.nonfinite import NotFiniteError
-from npmatch.training.speed import CapturedStep
+from npmatch.training.speed import CapturedStep, restoring
 from npmatch.training.update import Update
 from npmatch.types import Batch, Views
 
@@ -93,16 +94,28 @@ class Trainer:
                         self.display.warn(f"step {self.step}: {warning}")
                     logged = now
                 if self.step % c.eval_every == 0 and not done:
-                    scores = self.evaluate()
+                    with self.display.clock.during("evaluations"):
+                        scores = self.evaluate()
                     if scores:
                         self.record("eval", scores)
                         self.display.show(self.step, scores)
                 signum = agreement.signal(self.step)
                 if self.step % c.checkpoint_every == 0 or done or signum is not None:
-                    saved = self.save()
+                    with self.display.clock.during("saving"):
+                        saved = self.save()
                     if signum is not None and not done:
                         barrier()  # torchrun kills all ranks once one has ended, and rank zero may still be writing
                         raise InterruptedRunError(self.step, signum, saved)
+
+    @contextmanager
+    def trial(self, steps: int) -> Iterator[None]:
+        """Context for up to `steps` steps on trial from the first one on; afterwards all is as it was before."""
+        step, config = self.step, self.config
+        self.step, self.config = 0, replace(config, iterations=max(steps, config.iterations))
+        self.algorithm.train()
+        with restoring(self.state):
+            yield
+        self.step, self.config = step, config
 
     def take_step(self, raw: RawBatch) -> None:
         """One step, a function of the state, the data and (seed, step) alone."""

@@ -1,16 +1,21 @@
-"""Moving the weights down a loss: gradients, clipping, SGD, the learning rate's schedule, averaged weights (EMA)."""
+"""Moving the weights down a loss: gradients, clipping, optimiser, learning rates, averaged weights (EMA)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
+from npmatch.backbones.prepared import Prepared
 from npmatch.distributed.collective import all_reduce_mean_
+from npmatch.errors import NPMatchError
+from npmatch.heads import backbones_in
 from npmatch.training.config import Schedule, TrainingConfig
 from npmatch.training.nonfinite import BadStepCounter, Snapshot, split_buffers
 from npmatch.types import Step
@@ -28,28 +33,13 @@ class Update:
         self.config = config
         self.named = {name: p for name, p in algorithm.named_parameters() if p.requires_grad}
         device = next(iter(self.named.values())).device
-        self.learning_rate = torch.tensor(config.learning_rate, device=device)
+        self.learning_rate = torch.tensor(config.learning_rate, device=device)  # of the head
         self.progress = torch.zeros((), device=device)  # in [0, 1]
-        self.sgd = torch.optim.SGD(
-            [
-                {
-                    "params": [p for p in self.named.values() if p.dim() > 1],
-                    "weight_decay": config.weight_decay,
-                },
-                {"params": [p for p in self.named.values() if p.dim() <= 1], "weight_decay": 0.0},
-            ],
-            lr=self.learning_rate,
-            momentum=config.momentum,
-            nesterov=config.nesterov and config.momentum > 0,  # torch refuses Nesterov without momentum
-            fused=True,
-        )
-        # Momentum exists from the start, so that every step runs the same operations on the same storage.
-        for p in self.named.values():
-            self.sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        self.groups = make_groups(algorithm, self.named, config)
+        self.optimizer = make_optimizer(self.groups, config)
         self.ema = EMA(algorithm, config.ema)
-        in_backbone = {id(p) for p in algorithm.model.backbone.parameters()}
-        backbone = [p for p in self.named.values() if id(p) in in_backbone]
-        rest = [p for p in self.named.values() if id(p) not in in_backbone]
+        backbone = [p for group in self.groups if group.in_backbone for p in group.parameters]
+        rest = [p for group in self.groups if not group.in_backbone for p in group.parameters]
         self.clip_groups = [group for group in (backbone, rest) if group]
         self.gradient_norm = torch.zeros((), device=device)
         self.algorithm = algorithm
@@ -80,13 +70,19 @@ class Update:
         return ~bad
 
     def set_progress(self, progress: float) -> None:
-        """Sets the progress, from 0 to 1, and the learning rate that the schedule has there; both in place."""
+        """Sets the progress, from 0 to 1, and the learning rates that the schedule has there; all in place."""
+        c = self.config
         self.progress.fill_(progress)
-        self.learning_rate.fill_(self.config.learning_rate * learning_rate_factor(self.config.schedule, progress))
+        rate = c.learning_rate * learning_rate_factor(c.schedule, progress)
+        rate *= min(1.0, progress / c.warm_up) if c.warm_up else 1.0
+        self.learning_rate.fill_(rate)
+        for group in self.groups:
+            waits = group.in_backbone and progress < c.head_first
+            group.rate.fill_(0.0 if waits else rate * group.scale)
 
     def __call__(self, loss: Tensor) -> None:
-        """Backward pass, mean of the gradients over ranks, clipping, SGD step."""
-        self.sgd.zero_grad(set_to_none=True)
+        """Backward pass, mean of the gradients over ranks, clipping, step of the optimiser."""
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         # In one collective with the gradients, so that all ranks know what was not finite on one of them.
         not_finite = self._not_finite(loss.detach())
@@ -103,8 +99,8 @@ class Update:
         self.gradient_norm.copy_(torch.stack(norms).norm())
         bad = ((not_finite > 0) | ~self.gradient_norm.isfinite()).float()
         self.bad.copy_(torch.maximum(self.bad, bad) if self.in_step else bad)
-        self.sgd.found_inf = self.bad  # type: ignore[attr-defined]  # where it is 1, the fused step changes nothing
-        self.sgd.step()
+        self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]  # where it is 1, the fused step changes nothing
+        self.optimizer.step()
 
     @torch.no_grad()
     def _not_finite(self, loss: Tensor) -> Tensor:
@@ -115,14 +111,77 @@ class Update:
         return (~finite).to(loss.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Momentum by parameter name."""
-        return {name: self.sgd.state[p]["momentum_buffer"] for name, p in self.named.items()}
+        """The optimiser's state: momentum by parameter name; AdamW's second moment and count with a suffix."""
+        state = {}
+        for name, p in self.named.items():
+            for part, value in self.optimizer.state[p].items():
+                state[name if part in ("momentum_buffer", "exp_avg") else f"{name}.{part}"] = value
+        return state
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copies momentum from `state`, in place."""
-        for name, p in self.named.items():
-            self.sgd.state[p]["momentum_buffer"].copy_(state[name])
+        """Copies the optimiser's state from `state`, in place."""
+        for name, value in self.state_dict().items():
+            value.copy_(state[name])
+
+
+@dataclass
+class Group:
+    """Parameters that share a learning rate and a weight decay."""
+
+    parameters: list[nn.Parameter]
+    in_backbone: bool
+    weight_decay: float
+    scale: float  # of the learning rate
+    rate: Tensor  # the learning rate now, 0-d on the device
+
+
+def make_groups(algorithm: Algorithm, named: Mapping[str, nn.Parameter], config: TrainingConfig) -> list[Group]:
+    """The parameters by learning rate and weight decay; those of one dimension (norms, biases) have no decay."""
+    backbones = {algorithm.model.backbone, *backbones_in(algorithm)}  # more than one where there is a teacher
+    scales = {id(p): config.backbone_rate for backbone in backbones for p in backbone.parameters()}
+    if config.layer_decay < 1:
+        for backbone in backbones:
+            for p, scale in layer_scales(backbone, config.layer_decay):
+                scales[id(p)] *= scale
+    groups: dict[tuple[bool, bool, float], Group] = {}
+    for p in named.values():
+        in_backbone, decays, scale = id(p) in scales, p.dim() > 1, scales.get(id(p), 1.0)
+        if (key := (decays, in_backbone, scale)) not in groups:
+            rate = torch.tensor(config.learning_rate * scale, device=p.device)
+            groups[key] = Group([], in_backbone, config.weight_decay if decays else 0.0, scale, rate)
+        groups[key].parameters.append(p)
+    return list(groups.values())
+
+
+def layer_scales(backbone: nn.Module, decay: float) -> Iterator[tuple[nn.Parameter, float]]:
+    """Each parameter of a timm network with the factor of its layer's learning rate, decay^(layers above it)."""
+    from timm.optim import param_groups_layer_decay
+
+    network = backbone.network if isinstance(backbone, Prepared) else backbone
+    if not hasattr(network, "group_matcher"):
+        raise NPMatchError("training.layer_decay: only networks of timm know their layers; leave it out")
+    for group in param_groups_layer_decay(network, layer_decay=decay):
+        # timm only notes the factor; without its schedulers nothing else applies it.
+        yield from ((p, float(group["lr_scale"])) for p in group["params"])
+
+
+def make_optimizer(groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimiser, whose state exists from the start, so that every step runs the same operations on it."""
+    parameters: Any = [{"params": g.parameters, "weight_decay": g.weight_decay, "lr": g.rate} for g in groups]
+    if config.optimizer == "adamw":
+        adamw = torch.optim.AdamW(parameters, fused=True)
+        for group in groups:
+            for p in group.parameters:
+                zero = torch.zeros((), dtype=torch.float32, device=p.device)
+                adamw.state[p].update(step=zero, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        return adamw
+    nesterov = config.nesterov and config.momentum > 0  # torch refuses Nesterov without momentum
+    sgd = torch.optim.SGD(parameters, momentum=config.momentum, nesterov=nesterov, fused=True)
+    for group in groups:
+        for p in group.parameters:
+            sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return sgd
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:
@@ -132,11 +191,11 @@ def learning_rate_factor(schedule: Schedule, progress: float) -> float:
 
 
 class EMA:
-    """Exponential moving averages of a module's parameters, swapped in for evaluation."""
+    """Exponential moving averages of the parameters that are trained, swapped in for evaluation."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         """The averages start at the present parameters."""
-        self.live = dict(module.named_parameters())
+        self.live = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.average = {name: p.detach().clone() for name, p in self.live.items()}
         self.decay = decay
 

