@@ -49,4 +49,4 @@ def save_weights(path: Path) -> dict[str, object]:
         torch.manual_seed(3)
         torch.save(SmallCNN(4, 1, 3).state_dict(), path)
     network = {"backbone.name": "cnn", "backbone.width": 4, "backbone.stem_stride": 1, "backbone.input_size": 8}
-    return {**network, "backbone.weights": str(path)}
+    return {**network, "backbone.frozen": False, "backbone.weights": str(path)}

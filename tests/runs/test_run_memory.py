@@ -77,7 +77,7 @@ def test_a_smaller_batch_is_shown_stored_and_kept_when_the_run_is_resumed(tmp_pa
 def test_an_evaluation_in_smaller_batches_needs_no_other_trainer(tmp_path, small_memory, monkeypatch):
     small_memory["evaluation"] = 300
     built = []
-    monkeypatch.setattr(memory, "build", lambda *args: built.append(1) or build(*args))
+    monkeypatch.setattr(memory, "build", lambda *args, **options: built.append(1) or build(*args, **options))
     fit(tmp_path / "run")
     assert sizes(tmp_path / "run")[2] == 256
     assert len(built) == 1
