@@ -52,9 +52,11 @@ def announce(config: Config, listing: Listing | None, minutes: float, device: to
         before += seconds_to_check(listing, config) if files else 0.0
     training = training_seconds(minutes, before + after)
     checked = f"check and decode {len(files):,} images and to " if files else ""
+    frozen = config.backbone.frozen
+    work = f"for the features of the views and {ENOUGH_STEPS:,} steps" if frozen else "of training"
     display.say(
-        f"about {about(before + training + after)} in all: {about(before)} to {checked}get ready, {about(training)} of "
-        f"training, {about(after)} to evaluate and report"
+        f"{'at most' if frozen else 'about'} {about(before + training + after)} in all: {about(before)} to {checked}get "
+        f"ready, {about(training)} {work}, {about(after)} to evaluate and report"
     )
 
 
