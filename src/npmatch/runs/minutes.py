@@ -55,8 +55,8 @@ def announce(config: Config, listing: Listing | None, minutes: float, device: to
     frozen = config.backbone.frozen
     work = f"for the features of the views and {ENOUGH_STEPS:,} steps" if frozen else "of training"
     display.say(
-        f"{'at most' if frozen else 'about'} {about(before + training + after)} in all: {about(before)} to {checked}get "
-        f"ready, {about(training)} {work}, {about(after)} to evaluate and report"
+        f"{'at most' if frozen else 'about'} {about(before + training + after)} in all: {about(before)} to {checked}"
+        f"get ready, {about(training)} {work}, {about(after)} to evaluate and report"
     )
 
 
