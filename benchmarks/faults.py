@@ -106,7 +106,7 @@ def bench_faults(
 
 def import_what_training_needs() -> None:
     """Imports, before anything is forked, what each of the runs would import anew."""
-    for name in ("npmatch.runs.fit", "sklearn.datasets", "torch._dynamo", "torchmetrics.functional.classification"):
+    for name in ("npmatch.runs.fit", "sklearn.datasets", "torch._dynamo"):
         import_module(name)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 # silently leave out the workers' own modules, and with them all that they import.
 PRELOAD = [
     "npmatch.cli.train", "npmatch.cli.predict", "npmatch.runs.fit", "npmatch.report.page", "sklearn.datasets",
-    "torch._dynamo", "torchmetrics.functional.classification", "matplotlib.figure", "pyarrow.parquet",
+    "torch._dynamo", "matplotlib.figure", "pyarrow.parquet",
 ]  # fmt: skip
 
 

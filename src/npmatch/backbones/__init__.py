@@ -10,7 +10,7 @@ from npmatch.backbones.config import BackboneConfig
 from npmatch.backbones.frozen import FrozenTrunk
 from npmatch.backbones.prepared import Prepared
 from npmatch.backbones.small import SmallCNN
-from npmatch.backbones.weights import fixed_side, load_into, pretrained_timm
+from npmatch.backbones.weights import check_timm_name, fixed_side, load_into, pretrained_timm
 from npmatch.backbones.wide_resnet import WideResNet
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.user_code import import_name
@@ -62,8 +62,7 @@ def _built_in(config: BackboneConfig, in_channels: int) -> nn.Module:
 def _timm_model(name: str, config: BackboneConfig, in_channels: int, load: bool) -> nn.Module:
     import timm
 
-    if not timm.is_model(name):
-        raise NoSuchChoiceError("timm model", name, timm.list_models())
+    check_timm_name(name)
     options: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels}
     if config.input_size is not None and fixed_side(name) is not None:
         options["img_size"] = config.input_size

@@ -1,7 +1,7 @@
 """Pretrained weights: in an installed package, in the Hugging Face cache, downloaded when asked for, or in a file.
 
-    config = with_weights(config)      # names the weights and their SHA-256, which config.yaml keeps
-    network = pretrained(config, 3)    # the network with these weights, if they are still the same
+    config = with_weights(config)         # names the weights and their SHA-256, which config.yaml keeps
+    network = make_backbone(config, 3)    # the network with these weights, if they are still the same
 
 Weights are named by their origin: `package:NAME`, `hub:timm/NAME`, or the path of a file.
 """
@@ -105,7 +105,7 @@ def with_weights(config: BackboneConfig) -> BackboneConfig:
     elif config.pretrained is False:
         return config
     elif kind == "timm":
-        _check_name(network)
+        check_timm_name(network)
         weights = local_weights(network)
         if weights is None and config.pretrained is True:
             weights = _download(network)
@@ -122,7 +122,8 @@ def with_weights(config: BackboneConfig) -> BackboneConfig:
     return replace(config, pretrained=True, weights=weights.origin, sha256=weights.sha256(), input_size=size)
 
 
-def _check_name(network: str) -> None:
+def check_timm_name(network: str) -> None:
+    """Refuses a name that timm does not know, and suggests similar ones."""
     import timm
 
     if not timm.is_model(network):
@@ -194,10 +195,10 @@ def find_file(config: BackboneConfig) -> Path:
     if path is None:
         raise NPMatchError(f"backbone.weights={origin}: not on this machine any more; {cure}")
     found_sum = Weights(origin, path).sha256()
-    expected = PACKAGES[name].sha256 if kind == "package" else config.sha256
-    if found_sum != expected or found_sum != config.sha256:
-        right = f"the weights {origin} have {str(expected)[:16]}…"
-        raise NPMatchError(f"{path}: has the SHA-256 {found_sum[:16]}…, but {right}; {cure}")
+    for expected in (PACKAGES[name].sha256 if kind == "package" else config.sha256, config.sha256):
+        if found_sum != expected:
+            right = f"the weights {origin} have {str(expected)[:16]}…"
+            raise NPMatchError(f"{path}: has the SHA-256 {found_sum[:16]}…, but {right}; {cure}")
     return path
 
 
@@ -237,15 +238,12 @@ def pretrained_timm(network: str, config: BackboneConfig, **options: Any) -> nn.
             torch.manual_seed(0)
             random: nn.Module = timm.create_model(network, **options)
     except Exception as error:
-        what = str(error).strip().splitlines()[:2][-1].strip()[:160]
-        raise NPMatchError(f"backbone.weights={config.weights}: does not fit timm's '{network}' ({what})") from error
+        raise _misfit(config, str(error)) from error
     # timm leaves a tensor that it does not find as it was, without an error.
     before = dict(random.named_parameters())
     for name, p in made.named_parameters():
         if p.dim() > 1 and torch.equal(p, before[name]):
-            raise NPMatchError(
-                f"backbone.weights={config.weights}: does not fit timm's '{network}' (no '{name}' in it)"
-            )
+            raise _misfit(config, f"no '{name}' in it")
     return made
 
 
@@ -254,5 +252,10 @@ def load_into(network: nn.Module, config: BackboneConfig) -> None:
     try:
         network.load_state_dict(read_weights(config))
     except RuntimeError as error:
-        what = str(error).strip().splitlines()[:2][-1].strip()[:160]
-        raise NPMatchError(f"backbone.weights={config.weights}: does not fit '{config.name}' ({what})") from error
+        raise _misfit(config, str(error)) from error
+
+
+def _misfit(config: BackboneConfig, problem: str) -> NPMatchError:
+    """The error that weights are of another network; torch names the tensor in its second line."""
+    what = problem.strip().splitlines()[:2][-1].strip()[:160]
+    return NPMatchError(f"backbone.weights={config.weights}: does not fit '{config.name}' ({what})")

@@ -38,7 +38,7 @@ PRETRAINED = {
     True: ("vit_small_patch14_dinov2.lvd142m", *reversed(LITE), *OTHERS),
 }
 # Sides in pixels that pretrained networks see: smaller images are enlarged, larger ones reduced when they are decoded.
-# Networks that were trained at 224 pixels lose less by enlarging than by the fewer steps it allows.
+# Enlarging makes a step slower, but networks that were trained at 224 pixels gain more by it than by more steps.
 SMALLEST_INPUT = 128
 LARGEST_INPUT = {False: 160, True: 224}
 STEPS_PRETRAINED = {False: 1000, True: 2000}
@@ -132,10 +132,7 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
     if start is not None:
         start = start._replace(is_frozen=_is_true(given.get("backbone.frozen", not on_cuda)))
     size = _given_size(given) or _stored_side(facts, (LARGEST_SIDE if start is None else LARGEST_INPUT)[on_cuda])
-    if start is None:
-        network = _from_scratch(facts, given, size, on_cuda)
-    else:
-        network = _from_pretrained(start, algorithm, size, on_cuda)
+    network = _from_scratch(facts, given, size, on_cuda) if start is None else _from_pretrained(start, algorithm, size)
     choices = [
         *_image_size(facts, size),
         *network,
@@ -222,10 +219,10 @@ def _is_small(size: int, on_cuda: bool) -> bool:
     return not on_cuda or size < TINY
 
 
-def _from_pretrained(start: Start, algorithm: str, size: int, on_cuda: bool) -> Iterator[Choice]:
+def _from_pretrained(start: Start, algorithm: str, size: int) -> Iterator[Choice]:
     yield Choice("backbone.name", start.network, start.reason)
     yield Choice("backbone.pretrained", True, "with few labels, learnt features decide")
-    known = {field.name for field in fields(find_algorithm(algorithm).Config)}
+    known = _settings_of(algorithm)
     if start.is_transformer and not start.is_frozen:
         yield Choice("training.optimizer", "adamw", "usual for transformers")
         yield Choice("training.learning_rate", 5e-4, "usual for a pretrained transformer with AdamW")
@@ -266,6 +263,11 @@ def _from_scratch(facts: DataFacts, given: Mapping[str, Any], size: int, on_cuda
     else:
         name = "wrn-37-2" if size > 64 else "wrn-28-2"
         yield Choice("backbone.name", name, f"usual in the literature for {size}×{size} pixels")
+
+
+def _settings_of(algorithm: str) -> set[str]:
+    """The names of an algorithm's own settings."""
+    return {field.name for field in fields(find_algorithm(algorithm).Config)}
 
 
 def _reason_for_scratch(facts: DataFacts) -> str:
@@ -316,7 +318,7 @@ def _average(given: Mapping[str, Any], start: Start | None, on_cuda: bool) -> It
 
 
 def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
-    known = {field.name for field in fields(find_algorithm(algorithm).Config)}
+    known = _settings_of(algorithm)
     k = max(2, len(facts.class_names))
     if "max_entropy" in known:
         value = round(MAX_ENTROPY * min(1.0, math.log(k) / math.log(AT_CLASSES)), 3)

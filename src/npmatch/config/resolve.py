@@ -99,15 +99,14 @@ def resolve(
     algorithm = str(given.get("algorithm.name", Config.name))
     recipe = recipe or layers.file.get("recipe")
     choices: list[Choice] = []
+    settings = find_algorithm(algorithm).settings
     if recipe is not None:
         base = recipe_layer(recipe, algorithm)
         if {"backbone.pretrained", "backbone.weights"} & given.keys():  # then it is trained as one's own images are
-            settings = find_algorithm(algorithm).settings
             facts, on_cuda = facts_of_recipe(find_recipe(recipe)), choose_device(device).type == "cuda"
             choices = [c for c in make_choices(facts, {**settings, **given}, on_cuda) if _suits_recipe(c.key)]
             base |= {choice.key: choice.value for choice in choices}
     elif {"data.root", "data.source"} & given.keys():
-        settings = find_algorithm(algorithm).settings
         source = str(given.get("data.source", OWN_IMAGES["data.source"]))
         root = find_root(source, given.get("data.root"))
         if is_listed(source) and root is not None:

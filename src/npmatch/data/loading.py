@@ -26,6 +26,11 @@ def default_workers() -> int:
     return min(max(_cores() // local_world_size(), 1), 16)
 
 
+def workers_or_default(workers: int | None) -> int:
+    """The number of worker processes that was given, or the default."""
+    return default_workers() if workers is None else workers
+
+
 def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
     """`fetch(key)` for each key in order, computed ahead by at most `workers` processes; with 0, in this process."""
     workers = min(workers, _cores())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data.images import ArrayImages, DecodedImages
-from npmatch.data.loading import PREFETCHED, SLOTS, copy_ahead, default_workers, fetch_in_order, iterate_selected
+from npmatch.data.loading import PREFETCHED, SLOTS, copy_ahead, fetch_in_order, iterate_selected, workers_or_default
 from npmatch.data.split import Split
 from npmatch.distributed.ranks import Share, local_world_size
 from npmatch.draws import mix
@@ -114,7 +114,7 @@ def make_stream(
     images this rank loads; labels and positions always cover the whole batch.
     """
     device = torch.device(device)
-    workers = default_workers() if workers is None else workers
+    workers = workers_or_default(workers)
     store = dataset.train.images
     labels = dataset.train.labels[split.labeled]  # no other label leaves this function
     if isinstance(store, ArrayImages | DecodedImages) and device.type == "cpu" and resident != "never":

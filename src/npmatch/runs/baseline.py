@@ -12,7 +12,7 @@ from npmatch.baselines import BASELINES, Baseline, out_of_fold_error
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, ImageSet, ImageStore, Split, iterate_images
 from npmatch.data.images import JoinedImages, SelectedImages
-from npmatch.data.loading import default_workers
+from npmatch.data.loading import workers_or_default
 from npmatch.data.split import evaluation_set
 from npmatch.errors import NPMatchError
 from npmatch.predict.batches import as_network_input
@@ -32,7 +32,7 @@ def pretrained_features(
     spec = make_spec(config, normalised_for(config, dataset), split)
     backbone = make_backbone(config.backbone, spec.channels).to(device).eval()
     features = backbone.activations if isinstance(backbone, FrozenTrunk) else backbone  # its top is not learnt yet
-    workers = default_workers() if config.data.workers is None else config.data.workers
+    workers = workers_or_default(config.data.workers)
     parts = []
     with counting("pretrained features", len(images), quiet) as advance:
         for batch in iterate_images(images, min(BATCH, config.training.eval_batch), workers):

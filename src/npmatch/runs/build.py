@@ -135,9 +135,10 @@ def make_view_maker(
         channels_last = config.training.channels_last
         return ViewMaker(policy, algorithm.views, dataset.mean, dataset.std, channels_last), dataset, split
     cached = view_activations(config, dataset, split, backbone, device, features, display)
+    examples = cached.weak.flatten(0, 1).float()
     for module in backbones_in(algorithm):  # more than one where there is a teacher
         assert isinstance(module, FrozenTrunk)
-        module.standardise(cached.weak.flatten(0, 1).float())
+        module.standardise(examples)
     train = ImageSet(rows_as_images(len(cached.used)), dataset.train.labels[cached.used])
     labeled, unlabeled = (torch.searchsorted(cached.used, part) for part in (split.labeled, split.unlabeled))
     rows = replace(split, labeled=labeled, unlabeled=unlabeled)

@@ -20,7 +20,7 @@ from npmatch.backbones.frozen import FrozenTrunk, fast_activations
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, Split
 from npmatch.data.fingerprint import dataset_fingerprint
-from npmatch.data.loading import default_workers, iterate_selected
+from npmatch.data.loading import iterate_selected, workers_or_default
 from npmatch.data.split import trained_on
 from npmatch.draws import mix
 from npmatch.training import Display, load_tensors, save_tensors
@@ -91,7 +91,7 @@ def compute(
     policy = make_policy(config.augment, dataset.train.images.shape, dataset.mean)
     v = config.backbone.cached_views
     views = [policy.weak] * v + [policy.strong] * (STRONG * v)
-    workers = default_workers() if config.data.workers is None else config.data.workers
+    workers = workers_or_default(config.data.workers)
     rows: list[Tensor] = []
     with (
         counting(f"features of {len(views)} views", len(used), quiet) as advance,

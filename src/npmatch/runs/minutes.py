@@ -14,7 +14,7 @@ import torch
 
 from npmatch.config.tree import Config
 from npmatch.data.check.inspection import inspect_file
-from npmatch.data.loading import default_workers
+from npmatch.data.loading import workers_or_default
 from npmatch.data.sources.listing import Listing
 from npmatch.data.split import trained_on
 from npmatch.decide.novelty import MAX_IMAGES
@@ -90,7 +90,7 @@ def seconds_to_check(listing: Listing, config: Config) -> float:
     for file in sample:
         inspect_file(listing.path(file), config.data.image_size)
     each = (time.monotonic() - started) / len(sample)
-    workers = max(1, default_workers() if config.data.workers is None else config.data.workers)
+    workers = max(1, workers_or_default(config.data.workers))
     return len(listing.files) * (each / workers + CHECKED_ON_TOP)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from npmatch.data.check.duplicates import SIDE, find_copies, find_look_alikes
 from npmatch.data.check.findings import KINDS, DataReport, Finding, Quarantined
 from npmatch.data.check.inspection import Inspection, inspect_files
-from npmatch.data.loading import default_workers
+from npmatch.data.loading import workers_or_default
 from npmatch.data.sources.listing import ListedFile, Listing
 
 MIN_LABELS = 4  # per class: the fewest that are usual in the literature
@@ -49,7 +49,7 @@ def check_data(
     thumbnails = np.zeros((len(files), SIDE, SIDE), np.uint8)
     inspected: list[Inspection] = []
     size = None if pixels is None else pixels.shape[-1]
-    for chunk in inspect_files(paths, default_workers() if workers is None else workers, size):
+    for chunk in inspect_files(paths, workers_or_default(workers), size):
         for one in chunk:
             if one.thumbnail is not None:
                 thumbnails[len(inspected)] = one.thumbnail
