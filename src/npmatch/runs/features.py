@@ -100,7 +100,9 @@ def compute(
         for number, batch in enumerate(iterate_selected(dataset.train.images, used, BATCH, workers)):
             torch.manual_seed(mix(0, "features", number))
             pixels = batch.to(device)
-            inputs = (normalize(view(pixels), dataset.mean, dataset.std) for view in views)
+            # Called directly, a view would use the draws of this rank's share of a batch, but every rank has them all.
+            changed = (view.apply(pixels, view.draw(len(pixels), device)) for view in views)
+            inputs = (normalize(x, dataset.mean, dataset.std) for x in changed)
             rows.append(torch.stack([activations(x) for x in inputs]).half())
             advance(len(batch))
     found = torch.cat(rows, dim=1)
