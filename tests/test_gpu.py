@@ -5,6 +5,7 @@ import torch
 
 import npmatch
 from bad_steps import train_poisoned
+from few_photos import save_photos
 from npmatch.algorithms import ALGORITHMS
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.data import load_dataset
@@ -14,6 +15,14 @@ from npmatch.types import Batch
 from same_runs import same_run
 from tiny import TINY, stop_tiny, train_tiny
 
+PRETRAINED = {
+    "training.iterations": 8,
+    "training.batch": 8,
+    "training.unlabeled_ratio": 2,
+    "training.checkpoint_every": 8,
+    "training.deterministic": True,
+    "training.compile": False,
+}
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
@@ -60,6 +69,17 @@ def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
             training__compile=compiled,
             training__iterations=50,
         )
+        states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
+    different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]
+    assert not different
+
+
+def test_captured_and_uncaptured_runs_from_pretrained_weights_are_bit_equal(tmp_path):
+    photos = save_photos(tmp_path / "photos", (40, 36), ("cat", "dog"), labels=4, unlabeled=16, test=4)
+    states = []
+    for graph in (True, False):
+        settings = {**PRETRAINED, "training.graph": graph}
+        run = npmatch.fit(data=photos, out=tmp_path / str(graph), device="cuda", overrides=settings)
         states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
     different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]
     assert not different

@@ -155,6 +155,12 @@ def test_pretrained_can_be_refused_asked_for_and_left_to_the_machine(photos, mon
     assert chosen(listing, backbone__name="wrn-28-2", backbone__weights="w.pt")["backbone.frozen"] is True
 
 
+@pytest.mark.parametrize("word", ["true", "1", "yes", "on", True])
+def test_pretrained_asked_for_in_any_word_does_not_need_weights_on_this_machine(photos, monkeypatch, word):
+    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
+    assert chosen(list_data(photos), backbone__pretrained=word)["backbone.name"] == f"timm:{LITE[0]}"
+
+
 def test_a_network_is_frozen_or_not_as_given(photos):
     whole = chosen(list_data(photos), backbone__frozen="false")
     assert "backbone.frozen" not in whole

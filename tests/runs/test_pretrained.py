@@ -1,6 +1,7 @@
 """Runs from pretrained weights: what they start from is stored, and what they leave behind needs no package."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from npmatch.algorithms import ALGORITHMS
 from npmatch.cli import main
 from npmatch.config.tree import read_config_file
 from npmatch.errors import NPMatchError
+from npmatch.runs import features
+from npmatch.training import load_tensors
 
 SHORT = {
     "training.iterations": 2,
@@ -102,9 +105,35 @@ def test_every_algorithm_starts_from_them(photographs, tmp_path, algorithm, sett
 def test_features_are_computed_once_for_all_runs_beside_one_another(photographs, tmp_path, capsys):
     for number, settings in enumerate(({}, {"seed": 3}, {"augment.padding": 1})):
         npmatch.fit(data=photographs, out=tmp_path / str(number), device="cpu", overrides={**SHORT, **settings})
-        found = sorted((tmp_path / "features").iterdir())
+        found = sorted((tmp_path / ".features").iterdir())
         assert len(found) == 1 + (number == 2), "other views have other features"
         assert ("features of the views: from" in capsys.readouterr().err) is (number == 1)
+
+
+def test_a_replaced_image_has_new_features(tmp_path, capsys):
+    photos = save_photos(tmp_path / "photos", (40, 36), ("cat", "dog"), labels=4, unlabeled=8, test=4)
+    for number in range(2):
+        npmatch.fit(data=photos, out=tmp_path / str(number), device="cpu", overrides=SHORT)
+        (photos / "unlabeled/0.png").write_bytes((photos / "unlabeled/1.png").read_bytes())
+    assert len(list((tmp_path / ".features").iterdir())) == 2
+    assert "features of the views: from" not in capsys.readouterr().err
+
+
+def test_without_unlabelled_views_only_labelled_images_have_features(photographs, tmp_path):
+    run = npmatch.fit(data=photographs, out=tmp_path / "r", algorithm="supervised", device="cpu", overrides=SHORT)
+    [file] = (tmp_path / ".features").iterdir()
+    saved, _ = load_tensors(file)
+    assert saved["weak"].shape[1] == len(json.loads((run.folder / "split.json").read_text())["labeled"])
+
+
+def test_the_oldest_features_make_room_for_new_ones(tmp_path, monkeypatch):
+    for age in range(3):
+        file = tmp_path / f"{age}.safetensors"
+        file.write_bytes(bytes(10))
+        os.utime(file, (1000 - age, 1000 - age))
+    monkeypatch.setattr(features, "KEPT_BYTES", 20)
+    features.delete_oldest(tmp_path)
+    assert sorted(file.stem for file in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_a_frozen_run_resumes_to_the_bit(photographs, tmp_path):

@@ -188,7 +188,7 @@ def find_start(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool) -> Sta
             )
             return Start(f"timm:{network}", f"learnt features; {here}{advice}")
         better.append(network)
-    return Start(f"timm:{LITE[0]}", "learnt features") if asked == "true" else None
+    return Start(f"timm:{LITE[0]}", "learnt features") if _is_true(asked) else None
 
 
 def _is_true(value: object) -> bool:

@@ -44,6 +44,19 @@ def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
     return {**parts, "split": _digest(json.dumps(positions).encode())}
 
 
+def hash_contents(images: ImageStore, positions: torch.Tensor) -> str:
+    """Hash of these images, for what is kept of them: of names, sizes and times of change of files, of other pixels."""
+    digest = hashlib.sha256(json.dumps(list(images.shape)).encode())
+    for start in range(0, len(positions), FILES):
+        chunk = positions[start : start + FILES]
+        if isinstance(images, FileImages):
+            paths = [images.path(i) for i in chunk.tolist()]
+            digest.update(json.dumps([[str(path), *_size_and_time(path)] for path in paths]).encode())
+        else:
+            digest.update(images.take(chunk).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One text for each part that differs: 'images: 10 → 12' or, for hashes, 'labels changed'."""
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
@@ -75,7 +88,7 @@ def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, An
 def _sample(images: ImageStore, left_out: torch.Tensor) -> bytes:
     """File sizes or pixels of some images; images in memory at `left_out` are skipped."""
     if isinstance(images, FileImages):
-        return json.dumps([_size(images.path(i)) for i in _spread(len(images), FILES).tolist()]).encode()
+        return json.dumps([_size_and_time(images.path(i))[0] for i in _spread(len(images), FILES).tolist()]).encode()
     sampled = _spread(len(images), IMAGES)
     return images.take(sampled[~torch.isin(sampled, left_out)]).cpu().numpy().tobytes()
 
@@ -86,11 +99,12 @@ def _spread(length: int, wanted: int) -> torch.Tensor:
     return torch.arange(number) * length // max(number, 1)
 
 
-def _size(path: os.PathLike[str]) -> int:
+def _size_and_time(path: os.PathLike[str]) -> tuple[int, int]:
     try:
-        return os.stat(path).st_size
+        found = os.stat(path)
     except OSError:
-        return -1  # reading the file later gives the error
+        return -1, -1  # reading the file later gives the error
+    return found.st_size, found.st_mtime_ns
 
 
 def _digest(content: bytes) -> str:

@@ -23,7 +23,7 @@ from npmatch.heads import backbones_in, synchronise_norms
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
 from npmatch.predict.saved import ModelSpec
-from npmatch.runs.features import view_activations
+from npmatch.runs.features import learnt_from, view_activations
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
 from npmatch.training.cached_views import CachedViews, rows_as_images
 from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
@@ -134,13 +134,15 @@ def make_view_maker(
         policy = make_policy(config.augment, dataset.train.images.shape, dataset.mean)
         channels_last = config.training.channels_last
         return ViewMaker(policy, algorithm.views, dataset.mean, dataset.std, channels_last), dataset, split
-    cached = view_activations(config, dataset, split, backbone, device, features, display)
+    used = learnt_from(split, algorithm.views)
+    cached = view_activations(config, dataset, used, backbone, device, features, display)
     examples = cached.weak.flatten(0, 1).float()
     for module in backbones_in(algorithm):  # more than one where there is a teacher
         assert isinstance(module, FrozenTrunk)
         module.standardise(examples)
-    train = ImageSet(rows_as_images(len(cached.used)), dataset.train.labels[cached.used])
-    labeled, unlabeled = (torch.searchsorted(cached.used, part) for part in (split.labeled, split.unlabeled))
+    train = ImageSet(rows_as_images(len(used)), dataset.train.labels[used])
+    parts = (part[torch.isin(part, used)] for part in (split.labeled, split.unlabeled))
+    labeled, unlabeled = (torch.searchsorted(used, part) for part in parts)
     rows = replace(split, labeled=labeled, unlabeled=unlabeled)
     return CachedViews(cached.weak, cached.strong, algorithm.views), replace(dataset, train=train), rows
 

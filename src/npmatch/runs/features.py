@@ -14,67 +14,84 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from npmatch.algorithms import find_algorithm
 from npmatch.augment import make_policy, normalize
 from npmatch.backbones import make_backbone
 from npmatch.backbones.frozen import FrozenTrunk, fast_activations
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, Split
-from npmatch.data.fingerprint import dataset_fingerprint
+from npmatch.data.fingerprint import hash_contents
 from npmatch.data.loading import iterate_selected, workers_or_default
 from npmatch.data.split import trained_on
 from npmatch.draws import mix
 from npmatch.training import Display, load_tensors, save_tensors
 from npmatch.training.display import counting
+from npmatch.types import Views
 
 BATCH = 32  # images at a time
 STRONG = 2  # strong views for each weak one
 TIMED = 3  # batches by which the time of the views is measured
 SHARE_OF_MINUTES = 0.5  # that the views may take
+KEPT_BYTES = 4 << 30  # of the features of other images and settings in the same folder; the oldest are deleted
 
 
 Activations = Callable[[Tensor], Tensor]  # n C H W, normalised → n D
 
 
 class ViewActivations(NamedTuple):
-    """The activations of the views of the images that are trained on."""
+    """The activations of the views of n images."""
 
     weak: Tensor  # V n D, float16
     strong: Tensor  # 2V n D, float16
-    used: Tensor  # n: positions of these images in the data set, ascending
 
 
 def view_activations(
     config: Config,
     dataset: Dataset,
-    split: Split,
+    used: Tensor,
     backbone: FrozenTrunk,
     device: torch.device,
     folder: Path | None,
     display: Display,
 ) -> ViewActivations:
-    """The activations from the file in `folder` of an earlier run on the same images and weights, or new ones.
+    """The activations of the images at `used`: from the file that an earlier run has left in `folder`, or new ones.
 
     The draws of the views do not depend on the run's seed, so that runs of other seeds and algorithms share the file.
     """
-    used = trained_on(split)
     path = None if folder is None else folder / f"{key_of(config, dataset, used)}.safetensors"
     if path is not None and path.is_file():
         saved, _ = load_tensors(path)
         display.say(f"features of the views: from {path}")
-        return ViewActivations(saved["weak"].to(device), saved["strong"].to(device), used)
+        return ViewActivations(saved["weak"].to(device), saved["strong"].to(device))
     weak, strong = compute(config, dataset, used, make_activations(backbone, dataset, device), device, display.quiet)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        delete_oldest(path.parent)
         save_tensors(path, {"weak": weak.cpu(), "strong": strong.cpu()})
-    return ViewActivations(weak, strong, used)
+    return ViewActivations(weak, strong)
+
+
+def learnt_from(split: Split, views: Views) -> Tensor:
+    """Ascending positions of the images whose views training needs: only the labelled ones without unlabelled views."""
+    return trained_on(split) if views.weak + views.strong else split.labeled.sort().values
 
 
 def key_of(config: Config, dataset: Dataset, used: Tensor) -> str:
     """A name that says of which images, views and weights the activations are."""
-    backbone = dataclasses.asdict(config.backbone)
-    facts = [dataset_fingerprint(dataset), dataset.train.images.shape, dataclasses.asdict(config.augment), backbone]
-    content = json.dumps(facts, default=str).encode() + used.numpy().tobytes()
-    return hashlib.sha256(content).hexdigest()[:16]
+    facts = [dataclasses.asdict(config.augment), dataclasses.asdict(config.backbone)]
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    digest.update(hash_contents(dataset.train.images, used).encode())
+    return digest.hexdigest()[:16]
+
+
+def delete_oldest(folder: Path) -> None:
+    """Makes room for new features: deletes the oldest ones until the others take no more than KEPT_BYTES."""
+    files = sorted(folder.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True)
+    total = 0
+    for file in files:
+        total += file.stat().st_size
+        if total > KEPT_BYTES:
+            file.unlink(missing_ok=True)
 
 
 @torch.no_grad()
@@ -115,7 +132,7 @@ def fit_views(
     """The configuration with as many views as can be computed in a part of the minutes."""
     if "backbone.cached_views" in given or torch.cuda.is_available():  # a GPU needs seconds
         return config
-    used, v = trained_on(split), config.backbone.cached_views
+    used, v = learnt_from(split, find_algorithm(config.name).views), config.backbone.cached_views
     backbone = make_backbone(config.backbone, dataset.train.images.shape[0])
     assert isinstance(backbone, FrozenTrunk)
     one = replace(config, backbone=replace(config.backbone, cached_views=1))

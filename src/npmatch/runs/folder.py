@@ -47,7 +47,7 @@ class RunFolder:
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         # Beside the run, because other runs on the same images share them.
-        self.features = self.path.parent / "features"
+        self.features = self.path.parent / ".features"
         # Written at the end; the log's final line comes after all of them.
         self.model_config = self.path / MODEL_CONFIG
         self.model_weights = self.path / MODEL_WEIGHTS
