@@ -25,6 +25,10 @@ from npmatch.types import Dataset, Prediction
 
 FOLDER = Path("runs/demo")
 OWN_PHOTOS = "train --data photos --out runs/photos"  # as in README.md, which says how to arrange them
+EXPECTATION = (
+    "what to expect of photographs: they start from learnt features. With 4 labels in each of ten classes of satellite "
+    "images: 5 % error after 80 s on a GPU, 9 % after 8 minutes on two CPU cores (docs/results.md)"
+)
 SHOWN = ("method", "error", "nll", "ece", "uce", "seconds", "note")  # in the terminal; the report has all there is
 
 
@@ -49,7 +53,7 @@ def main(
     console.print("360 test images, 40 labels", highlight=False)
     rows = [{key: row[key] for key in SHOWN} for row in comparison.rows()]
     console.print(methods_table(rows))
-    for line in (f"report: {report.resolve()}", f"your own photos: {npmatch_command()} {OWN_PHOTOS}"):
+    for line in (f"report: {report.resolve()}", f"your own photos: {npmatch_command()} {OWN_PHOTOS}", EXPECTATION):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     return report
 
