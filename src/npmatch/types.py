@@ -50,7 +50,7 @@ class Task:
 class Batch(NamedTuple):
     """The views of one step, augmented and normalised, without the labels of unlabelled images.
 
-    On several ranks the images are the local shard of the batch, while `y` and `index` cover the whole batch:
+    On several ranks the images are the local shard of the batch, while labels and positions cover the whole batch:
     `Model.features` gathers the features of the whole batch, and everything else is computed from them.
     """
 
@@ -59,6 +59,7 @@ class Batch(NamedTuple):
     weak: tuple[Tensor, ...]  # each U C H W
     strong: tuple[Tensor, ...]  # each U C H W, of the same images as `weak`
     index: Tensor  # type: ignore[assignment]  # U, int64: positions in the unlabelled set, no two alike
+    labeled: Tensor  # B, int64: positions in the labelled set
 
 
 class Step(NamedTuple):

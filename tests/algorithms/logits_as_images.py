@@ -28,7 +28,9 @@ def make_batch(x: list[Row], y: list[int], weak: list[Row], strong: list[Row]) -
     def images(rows: list[Row]) -> torch.Tensor:
         return torch.tensor(rows).view(len(rows), 3, 1, 1)
 
-    return Batch(images(x), torch.tensor(y), (images(weak),), (images(strong),), torch.arange(len(weak)))
+    return Batch(
+        images(x), torch.tensor(y), (images(weak),), (images(strong),), torch.arange(len(weak)), torch.arange(len(x))
+    )
 
 
 def softmax(row: Row) -> Row:

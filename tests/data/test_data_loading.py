@@ -59,7 +59,7 @@ def test_copies_to_a_busy_gpu_are_complete_and_few() -> None:
     # The steps take longer than the copies: the host must not overwrite a batch in use, nor copy too many ahead.
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["active_bytes.all.current"]
-    batches = [RawBatch(*(torch.full((2**20,), step, dtype=torch.int64) for _ in range(4))) for step in range(40)]
+    batches = [RawBatch(*(torch.full((2**20,), step, dtype=torch.int64) for _ in range(5))) for step in range(40)]
     sums = []
     for batch in copy_ahead(batches, torch.device("cuda")):
         torch.cuda._sleep(2_000_000)  # cycles: about a millisecond
@@ -73,7 +73,7 @@ def test_copies_to_a_busy_gpu_are_complete_and_few() -> None:
 
 @pytest.mark.gpu
 def test_a_batch_on_the_gpu_may_be_kept() -> None:
-    batches = [RawBatch(*(torch.full((1000,), step) for _ in range(4))) for step in range(20)]
+    batches = [RawBatch(*(torch.full((1000,), step) for _ in range(5))) for step in range(20)]
     kept = list(copy_ahead(batches, torch.device("cuda")))
     assert len(kept) == len(batches)
     for batch, expected in zip(kept, batches, strict=True):

@@ -112,6 +112,7 @@ def test_batches_have_the_images_that_the_sampler_draws(memory_dataset: Dataset)
     for step, batch in enumerate(batches, start=5):
         b, index = sampler(step)
         assert torch.equal(batch.index, index)
+        assert torch.equal(batch.labeled, b)
         for row in range(6):
             image = split.labeled[b[row]]
             assert torch.equal(batch.x[row], train.images.pixels[image])

@@ -23,7 +23,9 @@ def test_each_image_gets_views_of_its_own():
     index = torch.arange(50).flip(0)
     images = rows_as_images(50)
     torch.manual_seed(0)
-    batch = make_views(RawBatch(images.take(index[:8]), torch.zeros(8, dtype=torch.long), images.take(index), index))
+    batch = make_views(
+        RawBatch(images.take(index[:8]), torch.zeros(8, dtype=torch.long), images.take(index), index, index[:8])
+    )
     assert batch.x.shape == (8, 3, 1, 1)
     assert batch.x.dtype == torch.float32
     assert (len(batch.weak), len(batch.strong)) == (2, 1)

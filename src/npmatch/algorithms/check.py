@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from npmatch.algorithms.base import Algorithm
 from npmatch.types import Batch, Step, Task
 
-BATCH, RATIO, CLASSES, IMAGES, SIDE = 6, 3, 4, 40, 8
+BATCH, RATIO, CLASSES, LABELED, IMAGES, SIDE = 6, 3, 4, 12, 40, 8
 
 
 class TinyBackbone(nn.Module):
@@ -52,7 +52,7 @@ def check_algorithm(cls: type[Algorithm], config: Any = None) -> None:
 def make_algorithm(cls: type[Algorithm], config: Any = None) -> Algorithm:
     """An instance on a tiny task, with the same weights every time."""
     torch.manual_seed(0)
-    task = Task(("cat", "dog", "frog", "ship"), num_labeled=12, num_unlabeled=IMAGES)
+    task = Task(("cat", "dog", "frog", "ship"), num_labeled=LABELED, num_unlabeled=IMAGES)
     return cls(TinyBackbone(), task, config).train()
 
 
@@ -70,6 +70,7 @@ def make_batch(cls: Algorithm, seed: int = 0) -> Batch:
         weak=tuple(images(unlabeled) for _ in range(cls.views.weak)),
         strong=tuple(images(unlabeled) for _ in range(cls.views.strong)),
         index=torch.randperm(IMAGES, generator=g)[:unlabeled],
+        labeled=torch.randint(LABELED, (BATCH,), generator=g),
     )
 
 

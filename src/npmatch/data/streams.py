@@ -70,13 +70,14 @@ Draw = Callable[[int], tuple[Tensor, Tensor]]
 class RawBatch(NamedTuple):
     """The images of one step before augmentation, without the labels of unlabelled images.
 
-    On several ranks the images are the local shard, while `y` and `index` cover the whole batch.
+    On several ranks the images are the local shard, while labels and positions cover the whole batch.
     """
 
     x: Tensor  # B C H W, uint8
     y: Tensor  # B, int64
     u: Tensor  # U C H W, uint8
     index: Tensor  # type: ignore[assignment]  # U, int64: positions in the unlabelled set, no two alike
+    labeled: Tensor  # B, int64: positions in the labelled set
 
     @property
     def size(self) -> int:
@@ -154,7 +155,7 @@ class ResidentStream:
             b, index = (positions.to(device, non_blocking=True) for positions in self.draw(step))
             rows = (self.labeled[self.share.of(b)], self.unlabeled[self.share.of(index)])
             x, u = (self.pixels.index_select(0, row) for row in rows)
-            yield RawBatch(x, self.labels[b], u, index)
+            yield RawBatch(x, self.labels[b], u, index, b)
 
 
 class FetchedStream:
@@ -192,7 +193,7 @@ class StepImages:
         b, index = self.draw(step)
         x = self.store.take(self.labeled[self.share.of(b)])
         u = self.store.take(self.unlabeled[self.share.of(index)])
-        return RawBatch(x, self.labels[b], u, index)
+        return RawBatch(x, self.labels[b], u, index, b)
 
 
 def free_memory(device: torch.device) -> int:

@@ -74,7 +74,8 @@ def fit_batches(trainer: Trainer, evaluator: Evaluator, given: Collection[str]) 
     def step_of_size_fits(size: tuple[int, int]) -> bool:
         batch, ratio = size
         unlabeled = round(per_labeled * batch * ratio)
-        return step_fits(trainer, RawBatch(raw.x[:batch], raw.y[:batch], raw.u[:unlabeled], raw.index[:unlabeled]))
+        part = RawBatch(raw.x[:batch], raw.y[:batch], raw.u[:unlabeled], raw.index[:unlabeled], raw.labeled[:batch])
+        return step_fits(trainer, part)
 
     size = next(filter(step_of_size_fits, smaller_steps(t, given)), None)
     if size is None:

@@ -39,6 +39,7 @@ class CachedViews:
             weak=tuple(self._pick(self.weak, u) for _ in range(self.views.weak)),
             strong=tuple(self._pick(self.strong, u) for _ in range(self.views.strong)),
             index=raw.index,
+            labeled=raw.labeled,
         )
 
     def _pick(self, cached: Tensor, rows: Tensor) -> Tensor:

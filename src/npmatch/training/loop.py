@@ -48,6 +48,7 @@ class ViewMaker:
             weak=tuple(self._normalised(self.policy.weak(raw.u)) for _ in range(self.views.weak)),
             strong=tuple(self._normalised(self.policy.strong(raw.u)) for _ in range(self.views.strong)),
             index=raw.index,
+            labeled=raw.labeled,
         )
 
     def _normalised(self, images: Tensor) -> Tensor:
