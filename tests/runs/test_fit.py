@@ -52,6 +52,9 @@ def test_a_run_leaves_all_that_was_promised(tiny_run):
         "alpha",
         "kl",
         "js_half",
+        "from_feature",
+        "from_z",
+        "from_r",
         "trusted",
     } <= line.keys()
 

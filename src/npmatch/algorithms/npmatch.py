@@ -149,6 +149,7 @@ class NPMatch(Algorithm):
             # JS^{G_α} is O(α): these two tell a small divergence from a small α.
             "kl": kl(q_zT, q_zC),
             "js_half": js_geometric(q_zC, q_zT, 0.5),
+            **head.contributions(f_strong, z_u, r),
         }
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
 

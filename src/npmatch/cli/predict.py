@@ -33,12 +33,22 @@ FLAGS = {"withheld": "withheld", "ood": "unlike any seen"}  # column of the tabl
 
 
 def evaluate(
-    run: RunArgument, data: RunDataOption = None, device: DeviceOption = None, as_json: JsonOption = False
+    run: RunArgument,
+    data: RunDataOption = None,
+    device: DeviceOption = None,
+    process: Annotated[
+        bool,
+        typer.Option("--process", help="Show what the neural process's context contributes, part by part (NP-Match)."),
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure error and calibration of a finished run.
 
     Uses the run's test images, or the labels it held out if there are none; shows the scores of every class.
     """
+    if process:
+        show_process(run, data, check_device(device), as_json)
+        return
     from npmatch.distributed.ranks import is_rank_zero
     from npmatch.metrics import classwise, scores
     from npmatch.report.formatting import MISSING
@@ -64,6 +74,22 @@ def evaluate(
         console.print(Text(f"calibrated on {found.num_held_out} held-out labels, temperature {found.temperature:.2f}:"))
         console.print(score_table(calibrated))
     console.print(table)
+
+
+def show_process(run: Path, data: Path | None, device: str | None, as_json: bool) -> None:
+    """Prints how the predictions change with the context of the neural process."""
+    from dataclasses import asdict
+
+    from npmatch.runs.process import ablate_context
+
+    rows = ablate_context(run, data, device)
+    if as_json:
+        print_json({"process": [asdict(row) for row in rows]})
+        return
+    table = Table("context", "error", "NLL", "UCE", "mutual information (nats)")
+    for row in rows:
+        table.add_row(row.change, f"{row.error:.2f} %", f"{row.nll:.3f}", f"{row.uce:.2f} %", f"{row.information:.4f}")
+    Console().print(table)
 
 
 def calibrate(

@@ -47,8 +47,13 @@ class Bank(nn.Module):
 
     def condensed(self) -> Bank:
         """A bank of length 1 that holds this one's mean: all that prediction needs."""
-        bank = Bank(1, self.rows.shape[1]).to(self.rows.device)
-        bank.rows[0] = self.mean()
+        return Bank.of(self.mean())
+
+    @staticmethod
+    def of(row: Tensor) -> Bank:
+        """A bank of length 1 that holds one row, M."""
+        bank = Bank(1, len(row)).to(row.device)
+        bank.rows[0] = row
         return bank
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

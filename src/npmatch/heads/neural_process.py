@@ -111,6 +111,19 @@ class NeuralProcessHead(nn.Module):
         super().train(mode)
         return self
 
+    @torch.no_grad()
+    def set_context(self, features: Tensor, y: Tensor) -> None:
+        """For prediction only: replaces what the banks hold by these context points, n F and n."""
+        self.latent_bank = Bank.of(self.encode_latent(features, y).mean(0))
+        self.deterministic_bank = Bank.of(self.encode_deterministic(features, y).mean(0))
+
+    @torch.no_grad()
+    def contributions(self, features: Tensor, z: Tensor, r: Tensor) -> dict[str, Tensor]:
+        """Mean norms of what features n F, z T M and r M add to the decoder's first layer, each 0-d."""
+        names = ("feature", "z", "r")
+        parts = (F.linear(x, w) for x, w in zip((features, z, r), self._first_layer(), strict=True))
+        return {f"from_{name}": part.norm(dim=-1).mean() for name, part in zip(names, parts, strict=True)}
+
     def predict(self, features: Tensor) -> Prediction:
         """Average of the T predictions, its entropy, and the samples' disagreement about it."""
         if self.frozen_z is not None and self.frozen_r is not None:

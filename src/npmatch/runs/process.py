@@ -1,0 +1,133 @@
+"""What the context of a neural process contributes to a run's predictions: the context changed, one part at a time.
+
+A saved model keeps the mean of its memory banks only. The context is therefore rebuilt from the run's labelled images
+with the averaged weights, and every change is compared with that. A process to which the network listens gets worse
+where its context is wrong; where nothing changes, the prediction comes from the image's own feature alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean
+
+import torch
+from torch import Tensor
+
+from npmatch.data.images import SelectedImages
+from npmatch.data.split import evaluation_set
+from npmatch.distributed.devices import choose_device
+from npmatch.errors import NPMatchError
+from npmatch.heads import NeuralProcessHead
+from npmatch.metrics import scores
+from npmatch.predict.batches import describe_store
+from npmatch.runs.open import load, open_run_data
+from npmatch.user_code import trusting
+
+MOST_REMOVED = 10  # classes whose removal is tried, evenly spaced
+
+Change = Callable[[NeuralProcessHead, Tensor, Tensor], None]  # head, context features n F and labels n
+
+
+@dataclass(frozen=True)
+class ContextRow:
+    """The predictions of the held-out images after one change of the context."""
+
+    change: str
+    error: float  # %
+    nll: float  # nats
+    uce: float  # %
+    information: float  # nats: mean mutual information of class and latent sample
+
+
+def ablate_context(
+    folder: str | Path, data: str | Path | None = None, device: str | None = None, trust_code: bool = False
+) -> list[ContextRow]:
+    """One row for each change of the context of a finished NP-Match run, the first two without a change.
+
+    `data` is the images' new place, if they have been moved. `trust_code` allows importing and running Python code that
+    the run's files name (`package.module:name`).
+    """
+    with trusting(trust_code):
+        classifier = load(folder, str(choose_device(device)))
+        run = open_run_data(folder, data)
+    head = classifier.model.head
+    if not isinstance(head, NeuralProcessHead):
+        raise NPMatchError(f"{folder}: '{run.config.name}' has no neural process, so there is no context to change")
+    held_out = evaluation_set(run.dataset, run.split)
+    if held_out is None:
+        raise NPMatchError(f"{folder}: there are no held-out images; put labelled ones into test/<class>/")
+    context = SelectedImages(run.dataset.train.images, run.split.labeled)
+    y = run.dataset.train.labels[run.split.labeled].to(classifier.device)
+    facts = (classifier.spec, classifier.device, run.config.training.eval_batch)
+    _, f_context = describe_store(classifier.model, context, *facts)
+    _, f_held_out = describe_store(classifier.model, held_out.images, *facts)
+    f_context, f_held_out = f_context.to(classifier.device), f_held_out.to(classifier.device)
+
+    rows = []
+    for name, changes in context_changes(y):
+        found = [changed_scores(head, change, f_context, y, f_held_out, held_out.labels) for change in changes]
+        rows.append(ContextRow(name, *(mean(column) for column in zip(*found, strict=True))))
+    return rows
+
+
+@torch.no_grad()
+def changed_scores(
+    head: NeuralProcessHead, change: Change, f_context: Tensor, y_context: Tensor, features: Tensor, labels: Tensor
+) -> tuple[float, float, float, float]:
+    """Error, NLL, UCE and mutual information of the predictions of a copy of the head that was changed."""
+    changed = copy.deepcopy(head)
+    change(changed, f_context, y_context)
+    changed.freeze()
+    prediction = changed.predict(features).to("cpu")
+    assert prediction.disagreement is not None
+    found = scores(prediction, labels)
+    return found.error, found.nll, found.uce, float(prediction.disagreement.mean())
+
+
+def context_changes(y: Tensor) -> Iterator[tuple[str, list[Change]]]:
+    """Names of changes, each with the changes over which its row is averaged; y are the context's labels, n."""
+    classes = torch.unique(y)
+    removed = classes[:: -(-len(classes) // MOST_REMOVED)]
+    by_class = torch.argsort(y, stable=True)
+    yield "as saved", [lambda head, f, y: None]
+    yield "context rebuilt", [set_context]
+    yield "z at its mean", [latent_at_mean]
+    yield "z zeroed", [no_latent]
+    yield "r zeroed", [no_deterministic]
+    # Every label becomes the next class's, so that all are wrong.
+    yield "labels permuted", [lambda head, f, y: set_context(head, f, (y + 1) % head.num_classes)]
+    yield "a class removed", [partial(without_class, removed=c) for c in removed]
+    half = by_class[::2]
+    yield "context halved", [lambda head, f, y: set_context(head, f[half], y[half])]
+
+
+def set_context(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:
+    """Makes these points the context."""
+    head.set_context(features, y)
+
+
+def without_class(head: NeuralProcessHead, features: Tensor, y: Tensor, removed: Tensor) -> None:
+    """The rebuilt context without the points of one class."""
+    head.set_context(features[y != removed], y[y != removed])
+
+
+def latent_at_mean(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:
+    """z = μ: the rebuilt context without the noise of the samples."""
+    head.set_context(features, y)
+    head.noise.zero_()
+
+
+def no_latent(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:
+    """z = 0: its weights in the decoder's first layer zeroed."""
+    head.set_context(features, y)
+    head.decoder_in.weight.data[:, -2 * head.width : -head.width] = 0
+
+
+def no_deterministic(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:
+    """r = 0: its weights in the decoder's first layer zeroed."""
+    head.set_context(features, y)
+    head.decoder_in.weight.data[:, -head.width :] = 0

@@ -1,0 +1,69 @@
+"""The context of a neural process taken apart: the rows that must not change anything, and those that must."""
+
+import json
+
+import pytest
+import torch
+
+import npmatch
+from npmatch.cli import main
+from npmatch.errors import NPMatchError
+from npmatch.runs.process import ablate_context, context_changes
+from tiny import train_tiny
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_run):
+    return {row.change: row for row in ablate_context(tiny_run.folder, device="cpu")}
+
+
+def test_the_saved_model_is_the_first_row(rows, tiny_run):
+    assert next(iter(rows)) == "as saved"
+    assert rows["as saved"].error == pytest.approx(tiny_run.scores["error"])
+    assert rows["as saved"].nll == pytest.approx(tiny_run.scores["nll"], rel=1e-4)
+
+
+def test_without_noise_the_samples_agree(rows):
+    assert rows["z at its mean"].information == pytest.approx(0, abs=1e-6)
+    assert rows["z zeroed"].information == pytest.approx(0, abs=1e-6)
+    assert rows["context rebuilt"].information > 0
+
+
+@pytest.fixture
+def head(tiny_run):
+    return npmatch.load(tiny_run.folder, "cpu").model.head
+
+
+def points(head, n):
+    return torch.randn(n, head.decoder_in.in_features - 2 * head.width), torch.arange(n) % head.num_classes
+
+
+def test_the_context_is_the_mean_of_its_points(head):
+    f, y = points(head, 7)
+    head.set_context(f, y)
+    each = torch.stack([head.encode_latent(f[i : i + 1], y[i : i + 1])[0] for i in range(7)])
+    torch.testing.assert_close(head.latent_bank.mean(), each.mean(0))
+
+
+@pytest.mark.parametrize("name", ["labels permuted", "a class removed", "context halved"])
+def test_changes_of_the_points_change_what_is_read_of_them(head, name):
+    f, y = points(head, 40)
+    head.set_context(f, y)
+    before = head.deterministic_bank.mean()
+    for change in dict(context_changes(y))[name]:
+        change(head, f, y)
+        assert not torch.equal(head.deterministic_bank.mean(), before)
+
+
+def test_the_command_prints_a_table_or_json(tiny_run, capsys):
+    assert main(["evaluate", str(tiny_run.folder), "--process", "--device", "cpu"]) == 0
+    assert "labels permuted" in capsys.readouterr().out
+    assert main(["evaluate", str(tiny_run.folder), "--process", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["process"]
+    assert {"change", "error", "nll", "uce", "information"} == set(found[0])
+
+
+def test_a_method_without_a_process_is_refused(tmp_path):
+    run = train_tiny(tmp_path / "run", algorithm="fixmatch", training__iterations=1)
+    with pytest.raises(NPMatchError, match="'fixmatch' has no neural process"):
+        ablate_context(run.folder, device="cpu")
