@@ -271,6 +271,7 @@ BROKEN_SPECS = {
     "a side of megametres": lambda spec: {**spec, "stored_side": 10**6},
     "no side": lambda spec: {**spec, "stored_side": 0},
     "a side in words": lambda spec: {**spec, "side": "eight"},
+    "a crop larger than the picture": lambda spec: {**spec, "side": spec["stored_side"] + 1},
     "two means": lambda spec: {**spec, "mean": [0.1, 0.2]},
     "a mean in words": lambda spec: {**spec, "mean": ["grey"]},
     "no spread": lambda spec: {**spec, "std": [0]},

@@ -171,6 +171,13 @@ def test_a_finished_run_resumes_at_once_and_a_changed_one_is_refused(tiny_run):
         train_tiny(tiny_run.folder)
 
 
+@pytest.mark.parametrize(("crop", "size"), [("pad", 4), ("pad", 9), ("resized", 12)])
+def test_a_size_of_views_that_evaluation_could_not_see_is_refused(tmp_path, crop, size):
+    with pytest.raises(NPMatchError, match=f"augment.size={size}"):
+        train_tiny(tmp_path / "run", **{"augment.crop": crop, "augment.size": size})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("months of work")
     with pytest.raises(NPMatchError, match="not empty"):

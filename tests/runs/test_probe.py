@@ -30,7 +30,7 @@ def fit(photos, out, settings, **changes):
 
 def test_features_are_those_of_the_network_before_its_first_step(pretrained, tmp_path):
     photos = save_photos(tmp_path / "photos", test=3)
-    settings = {**pretrained, "augment.size": 6, "training.eval_batch": 4}
+    settings = {**pretrained, "augment.crop": "resized", "augment.size": 6, "training.eval_batch": 4}
     config = resolve_config(data=photos, overrides=settings, device="cpu")
     dataset = load_configured(config.data)
     split, cpu = make_split(dataset, None, 0), torch.device("cpu")

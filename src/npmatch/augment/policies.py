@@ -25,7 +25,7 @@ class AugmentConfig:
     crop: Literal["pad", "resized"] = "pad"  # a crop after reflect padding, or of random area and aspect
     padding: Annotated[int, Field(ge=0, le=10**6)] = 4  # reflect padding in pixels, for `pad`
     crop_scale: tuple[PartOfArea, PartOfArea] = (0.2, 1.0)  # smallest and largest share of the area, for `resized`
-    size: Size | None = None  # side of the views in pixels, for `resized`; None: that of the images
+    size: Size | None = None  # side of the views in pixels, for `resized` or your own policy; None: the images' own
     operations: Annotated[int, Field(ge=0, le=100)] = 3  # RandAugment operations on each strong view
     cutout: Share = 0.5  # largest side of the cutout, as a share of the image's width
 
@@ -40,6 +40,7 @@ class Policy:
 
 def make_policy(config: AugmentConfig, image_shape: tuple[int, int, int], mean: tuple[float, ...]) -> Policy:
     """The policy `config` names, for images C H W whose pixels in [0, 1] have that mean per channel."""
+    check_size(config, image_shape)
     if ":" in config.policy:
         return _users_policy(config.policy, image_shape, mean)
     if config.policy == "none":
@@ -50,6 +51,26 @@ def make_policy(config: AugmentConfig, image_shape: tuple[int, int, int], mean: 
     weak = _make_crop(config, image_shape, flip=config.policy == "natural")
     fill = tuple(round(255 * channel) for channel in mean)
     return Policy(weak, Strong(weak, fill, config.operations, config.cutout))
+
+
+def check_size(config: AugmentConfig, image_shape: tuple[int, int, int]) -> None:
+    """Refuses a size that the views do not have: evaluation and prediction take the centre crop of this size."""
+    if config.size is None:
+        return
+    if config.size < 1:
+        raise NPMatchError(f"augment.size={config.size}: must be at least 1 pixel")
+    makes_own_views, is_resized = ":" in config.policy, config.policy != "none" and config.crop == "resized"
+    if not makes_own_views and not is_resized:
+        setting = "augment.policy=none" if config.policy == "none" else f"augment.crop={config.crop}"
+        raise NPMatchError(
+            f"augment.size={config.size}: {setting} keeps the size of the images; leave the size out "
+            "(augment.size=none), or set augment.crop=resized"
+        )
+    if config.size > (side := min(image_shape[1:])):
+        raise NPMatchError(
+            f"augment.size={config.size}: larger than the images, which have {side} pixels; give {side} or less, or "
+            "enlarge the images with data.image_size (files) or backbone.input_size"
+        )
 
 
 def _make_crop(config: AugmentConfig, image_shape: tuple[int, int, int], flip: bool) -> View[CropDraws]:
@@ -73,8 +94,6 @@ def _check(config: AugmentConfig, image_shape: tuple[int, int, int]) -> None:
         raise NPMatchError(f"padding {config.padding} must be from 0 to {min(height, width) - 1}, under the side")
     if not 0 < smallest <= largest <= 1:
         raise NPMatchError(f"crop_scale {config.crop_scale} must be two rising shares of the area in (0, 1]")
-    if config.size is not None and config.size < 1:
-        raise NPMatchError(f"size {config.size} must be at least 1 pixel")
     if config.operations < 0:
         raise NPMatchError(f"operations {config.operations} must not be negative")
     if not 0 <= config.cutout <= 1:

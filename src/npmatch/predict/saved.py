@@ -73,7 +73,8 @@ class ModelSpec:
             "backbone_config": isinstance(self.backbone_config, dict)
             and isinstance(self.backbone_config.get("name"), str),
             "class_names": all(isinstance(name, str) for name in self.class_names),
-            "channels, stored_side, side": all(type(n) is int and 0 < n <= MAX_SIDE for n in sizes),
+            "channels, stored_side, side": all(type(n) is int and 0 < n <= MAX_SIDE for n in sizes)
+            and self.side <= self.stored_side,  # no crop is larger than the picture
             "mean": _one_per_channel(self.mean, self.channels),
             "std": _one_per_channel(self.std, self.channels) and min(self.std) > 0,
             "num_labeled": type(self.num_labeled) is int,

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from npmatch.augment.policies import check_size
 from npmatch.config.resolve import Overrides
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, Split, load_configured, make_split
@@ -196,6 +197,7 @@ def check_and_split(
     checked, and the split is the one that the configuration names, or a new one.
     """
     d = config.data
+    check_size(config.augment, dataset.train.images.shape)  # said before all images are checked
     if run.exists() and not (allow_change and Split.load(run.split).fingerprint != dataset_fingerprint(dataset)):
         return Split.load(run.split, dataset), None
     if config.training.start_from is not None:
