@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from npmatch.data import ArrayImages, Dataset, ImageSet, Split, make_split
+from npmatch.data import ArrayImages, Dataset, ImageSet, Split, load_dataset, make_split
 from npmatch.data.fingerprint import dataset_fingerprint
 from npmatch.errors import NPMatchError
 
@@ -237,3 +239,48 @@ def test_the_error_says_how_the_data_of_a_split_differ(tmp_path):
         Split.load(tmp_path / "split.json", dataset_of([0, 1, 2] * 5))
     with pytest.raises(NPMatchError, match="other data: labels, classes or file names differ;"):
         Split.load(tmp_path / "split.json", dataset_of([2, 1, 0] * 4))
+
+
+@settings(max_examples=100, deadline=None)
+@given(datasets(), st.integers(0, 2**40), st.floats(0.01, 0.99), st.booleans(), st.data())
+def test_copies_of_held_out_images_are_not_trained_on(
+    drawn: tuple[Dataset, list[int]], seed: int, share: float, every_label: bool, data: st.DataObject
+) -> None:
+    dataset, labels = drawn
+    classes = len(dataset.class_names)
+    numbers = data.draw(st.lists(st.integers(0, 4), min_size=len(labels), max_size=len(labels)), "pictures of a class")
+    shown = [(i if k < 0 else k) % classes for i, k in enumerate(labels)]  # no picture has two labels
+    picture = [classes * number + k for number, k in zip(numbers, shown, strict=True)]
+    copies = [[i for i, one in enumerate(picture) if one == number] for number in set(picture)]
+    own = [{picture[i] for i, one in enumerate(labels) if one == label} for label in range(classes)]
+    assume(max(map(len, own)) > 1)  # one to train on and one to hold out
+    split = make_split(dataset, None if every_label else classes, seed, share, copies=copies)
+    held = {picture[i] for i in split.validation}
+    assert not held & {picture[i] for i in [*split.labeled, *split.unlabeled]}
+    per_class = Counter((labels[i], picture[i]) for i in split.validation)
+    assert max(per_class.values()) == 1  # copies would count twice in the bounds that are computed from held-out labels
+    held_copies = {i for i, one in enumerate(picture) if one in held} - set(split.validation.tolist())
+    assert set(split.left_out.tolist()) == held_copies
+    if every_label:
+        trained = set(split.labeled.tolist())
+        assert trained == {i for i, label in enumerate(labels) if label >= 0 and picture[i] not in held}
+
+
+def test_all_labelled_images_can_be_asked_for_though_some_are_copies() -> None:
+    split = make_split(dataset_of([0, 1, 2] * 4), 12, 0, copies=[[0, 3, 6, 9]])
+    assert len(split.labeled) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "digest"),
+    [
+        ((40, 0, 0.0), "76d817d76843083f"),
+        ((40, 3, 200), "27b0fb490fb30dcc"),
+        ((None, 1, 0.2), "abe412c25cbd4c54"),
+        ((100, 2, 0.1), "3b47891f822ef37b"),
+    ],
+)
+def test_the_splits_of_published_data_stay_what_they_are(arguments: tuple[Any, ...], digest: str) -> None:
+    split = make_split(load_dataset("digits"), *arguments)
+    positions = [part.tolist() for part in (split.labeled, split.unlabeled, split.validation)]
+    assert hashlib.sha256(json.dumps(positions).encode()).hexdigest()[:16] == digest

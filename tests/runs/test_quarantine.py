@@ -6,12 +6,13 @@ import shutil
 
 import pytest
 import torch
+from PIL import Image
 
 import npmatch
-from few_photos import WORDS
+from few_photos import WORDS, save_photos
 from messy import make_messy
 from npmatch.cli import main
-from npmatch.data import Split, load_dataset
+from npmatch.data import ArrayImages, Dataset, ImageSet, Split, load_dataset
 from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.runs.open import open_run_data
 from npmatch.training.loop import Trainer
@@ -162,3 +163,48 @@ def test_a_csv_may_list_files_that_are_gone(photos, tmp_path):
 def test_a_sound_folder_has_no_list(photos, tmp_path):
     run = fit(tmp_path / "run", photos)
     assert not (run.folder / "quarantine.json").exists()
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Twelve labelled pictures of each class, each with a copy, the first of each class also among the unlabelled."""
+    photos = save_photos(tmp_path / "photos", labels=12, test=0)
+    for file in list(photos.glob("labeled/*/*.png")):
+        shutil.copy(file, file.with_name(f"{file.stem} (1).png"))
+    for name in "ab":
+        with Image.open(photos / "labeled" / name / "0.png") as image:  # saved again: other bytes, the same picture
+            image.save(photos / "unlabeled" / f"{name}.bmp")
+    return photos
+
+
+def as_table(photos):
+    files = sorted(photos.rglob("*.png")) + sorted(photos.rglob("*.bmp"))
+    labels = [file.parent.name if file.parent.parent.name == "labeled" else "" for file in files]
+    (photos / "table.csv").write_text(
+        "\n".join(["path,label", *(f"{f.relative_to(photos)},{k}" for f, k in zip(files, labels, strict=True))])
+    )
+    return photos / "table.csv"
+
+
+def load_as_arrays(root):
+    """A user's own data source: the images of a folder as arrays without names."""
+    train = load_dataset("folder", root, image_size=8).train
+    return Dataset("mine", ("a", "b"), ImageSet(ArrayImages(train.images.take(torch.arange(len(train)))), train.labels))
+
+
+@pytest.mark.parametrize("kind", ["folder", "unchecked folder", "csv", "arrays"])
+def test_copies_of_held_out_images_are_left_out(copied, tmp_path, kind):
+    data = as_table(copied) if kind == "csv" else copied
+    words = {"data.validation": 0.5, "data.check": kind != "unchecked folder", "data.workers": 0}
+    if kind == "arrays":
+        words |= {"data.source": f"{__name__}:load_as_arrays", "data.image_size": None}
+    run = open_run_data(fit(tmp_path / "run", data, overrides=words).folder)
+    train, split = run.dataset.train, run.split
+    pixels = train.images.take(torch.arange(len(train))).flatten(1)
+    used = torch.unique(torch.cat([split.labeled, split.unlabeled]))
+    assert len(split.validation) == 12
+    assert not any((pixels[used] == pixels[held]).all(1).any() for held in split.validation)
+    copies = [i for i in range(len(train)) for j in split.validation.tolist() if i != j and pixels[i].equal(pixels[j])]
+    assert split.left_out.tolist() == copies
+    assert set(left_out(run.folder).values()) == {"held-out-copy"}
+    assert len(left_out(run.folder)) == len(copies)

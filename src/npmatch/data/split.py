@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from npmatch.data.copies import Groups, picture_of_each
 from npmatch.data.fingerprint import dataset_fingerprint
 from npmatch.data.images import select_images
 from npmatch.draws import mix
@@ -115,13 +116,15 @@ def make_split(
     validation: float = 0.0,
     include_labeled: bool = True,
     left_out: Tensor | None = None,
+    copies: Groups = (),
 ) -> Split:
     """Draws a split with `labels` labelled images, equally many of each class; None takes all images with a label.
 
     `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
     were not drawn or, if `labels` is None, of all its images with a label. From 2 on it is a number of images, spread
     over the classes in proportion. The unlabelled set has all other images, and the labelled ones if `include_labeled`.
-    Images at `left_out` are in no part.
+    Images at `left_out` are in no part. Of images that are `copies` of one another, at most one is held out, and the
+    others are then in no part; they are labelled after all other images.
     """
     left_out = _empty() if left_out is None else left_out
     if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 could mean one image or all
@@ -131,21 +134,38 @@ def make_split(
     rng = np.random.default_rng(mix(seed, "split"))
     # Each class is shuffled once. Labelled images come from the front and validation images from the back, so that
     # for the same seed a larger label set contains the smaller one.
-    members = [rng.permutation(images) for images in _members_by_class(dataset, left_out)]
+    picture = picture_of_each(len(dataset.train), copies)
+    members = [_copies_last(rng.permutation(images), picture) for images in _members_by_class(dataset, left_out)]
+    distinct = [images[: len(np.unique(picture[images]))] for images in members]
     wanted = _labels_per_class(labels, len(members), rng)
-    for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
-        if len(images) < count:
-            raise NPMatchError(f"class '{name}' has {len(images)} labelled images, but {count} are wanted")
-    held = _validation_per_class([len(images) for images in members], wanted, validation, count_all=labels is None)
-    ends = [len(images) - n for images, n in zip(members, held, strict=True)]
-    chosen = [m[: end if labels is None else n] for m, end, n in zip(members, ends, wanted, strict=True)]
-    labeled_index = _sorted(chosen)
-    validation_index = _sorted([images[end:] for images, end in zip(members, ends, strict=True)])
+    _check_enough(dataset, members, wanted)
+    held = _validation_per_class([len(images) for images in distinct], wanted, validation, count_all=labels is None)
+    validation_index = _sorted([images[len(images) - n :] for images, n in zip(distinct, held, strict=True)])
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
+    is_held = np.isin(picture, picture[validation_index])
+    to_label = [images[~is_held[images]] for images in members]
+    _check_enough(dataset, to_label, wanted)
+    labeled_index = _sorted([m[: None if labels is None else n] for m, n in zip(to_label, wanted, strict=True)])
+    held_copies = torch.from_numpy(is_held.nonzero()[0])
+    left_out = torch.unique(torch.cat([left_out, held_copies[~torch.isin(held_copies, validation_index)]]))
     unlabeled = _unlabeled(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
     fingerprint = dataset_fingerprint(dataset)
     return Split(labeled_index, unlabeled, validation_index, seed, fingerprint, include_labeled, left_out)
+
+
+def _check_enough(dataset: Dataset, members: list[npt.NDArray[np.int64]], wanted: list[int]) -> None:
+    """Refuses a class with fewer images to label than wanted."""
+    for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
+        if len(images) < count:
+            raise NPMatchError(f"class '{name}' has {len(images)} labelled images, but {count} are wanted")
+
+
+def _copies_last(images: npt.NDArray[np.int64], picture: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The same images, with the first of each picture before its copies."""
+    is_copy = np.ones(len(images), dtype=bool)
+    is_copy[np.unique(picture[images], return_index=True)[1]] = False
+    return np.concatenate([images[~is_copy], images[is_copy]])
 
 
 def leave_out(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
@@ -186,7 +206,7 @@ def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator
 
 def _validation_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
     """Number of validation images of each class; at least `wanted` images of each class are left for training."""
-    free = [size - need for size, need in zip(sizes, wanted, strict=True)]
+    free = [max(0, size - need) for size, need in zip(sizes, wanted, strict=True)]
     if validation < 1:
         pools = sizes if count_all else free
         return [

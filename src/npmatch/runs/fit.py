@@ -36,7 +36,7 @@ from npmatch.runs.features import fit_views
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.memory import build_to_fit
 from npmatch.runs.minutes import announce, decide_compilation, fit_into_minutes
-from npmatch.runs.quarantine import check_images, positions_of
+from npmatch.runs.quarantine import check_images, copies_of_held_out, find_copies, positions_of
 from npmatch.runs.request import Request
 from npmatch.runs.resume import check_folder, check_same_data, restore_checkpoint
 from npmatch.runs.resume_from import given_labels_written, split_from_run, start_from_run
@@ -202,12 +202,16 @@ def check_and_split(
         return Split.load(run.split, dataset), None
     if config.training.start_from is not None:
         return split_from_run(config, dataset), None
-    quarantine = check_images(dataset, d, display)
+    report = check_images(dataset, d, display)
+    quarantine = [] if report is None else report.quarantine
     train, test = positions_of(quarantine, dataset)
     if d.split is not None:
         split = Split.load(Path(d.split).expanduser(), dataset)
     else:
-        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train)
+        copies = find_copies(dataset, d, report)
+        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train, copies)
+        held_copies = split.left_out[~torch.isin(split.left_out, train)]
+        quarantine = quarantine + copies_of_held_out(dataset, held_copies, display)
     return leave_out(split, train, test), quarantine
 
 

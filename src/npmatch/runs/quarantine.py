@@ -12,8 +12,10 @@ from torch import Tensor
 from npmatch.data.check.check import check_data
 from npmatch.data.check.findings import DataReport, Quarantined
 from npmatch.data.config import DataConfig
+from npmatch.data.copies import Groups, copies_in_images, copies_in_report
 from npmatch.data.images import DecodedImages, FileImages
-from npmatch.data.labels import positions_by_name
+from npmatch.data.labels import image_name, positions_by_name
+from npmatch.data.loading import workers_or_default
 from npmatch.data.sources.listing import ListedDataset
 from npmatch.data.sources.registry import find_root, is_listed
 from npmatch.data.streams import free_memory
@@ -24,14 +26,14 @@ from npmatch.types import Dataset, ImageSet
 NAMED = 5  # files that a message names; quarantine.json lists all of them
 
 
-def check_images(dataset: Dataset, config: DataConfig, display: Display) -> list[Quarantined]:
-    """Opens every image of a user's folder or CSV and returns the unusable files; faults of the data are errors.
+def check_images(dataset: Dataset, config: DataConfig, display: Display) -> DataReport | None:
+    """Opens every image of a user's folder or CSV and reports on them; faults of the data are errors.
 
-    The images are decoded for this; if the host's memory allows, they are kept there, and `dataset` has them from then
-    on. No file is decoded twice.
+    None is returned for other data, and if the check is turned off. The images are decoded for this; if the host's
+    memory allows, they are kept there, and `dataset` has them from then on. No file is decoded twice.
     """
     if not config.check or not isinstance(dataset, ListedDataset) or not is_listed(config.source):
-        return []
+        return None
     listing, root = dataset.listing, find_root(config.source, config.root)
     pixels = reserve_memory(dataset, config)
     with counting("checking images", len(listing.files), display.quiet) as advance:
@@ -41,7 +43,27 @@ def check_images(dataset: Dataset, config: DataConfig, display: Display) -> list
     show_report(report, display)
     if pixels is not None:
         hold_images(dataset, pixels)
-    return report.quarantine
+    return report
+
+
+def find_copies(dataset: Dataset, config: DataConfig, report: DataReport | None) -> Groups:
+    """The copies among a user's training images, if some are to be held out.
+
+    The splits of published data sets are what they are in the literature.
+    """
+    if not config.validation or not (is_listed(config.source) or ":" in config.source):
+        return ()
+    if report is not None:
+        return copies_in_report(report, dataset.train)
+    return copies_in_images(dataset.train, workers_or_default(config.workers))
+
+
+def copies_of_held_out(dataset: Dataset, positions: Tensor, display: Display) -> list[Quarantined]:
+    """The training images at `positions`, which a split left out because they are copies of held-out images."""
+    if len(positions):
+        display.say(f"data: {len(positions)} image(s) left out of training as copies of held-out ones")
+    names = [image_name(dataset.train, position) for position in positions.tolist()]
+    return [Quarantined(name, "held-out-copy", "shows the same picture as an image held out") for name in names]
 
 
 def reserve_memory(dataset: ListedDataset, config: DataConfig) -> Tensor | None:
