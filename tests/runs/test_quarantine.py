@@ -13,6 +13,7 @@ from few_photos import WORDS, save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.data import ArrayImages, Dataset, ImageSet, Split, load_dataset
+from npmatch.data.split import test_set
 from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.runs.open import open_run_data
 from npmatch.training.loop import Trainer
@@ -31,6 +32,18 @@ def messy(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(messy, tmp_path_factory):
     return fit(tmp_path_factory.mktemp("runs") / "run", messy.root)
+
+
+def interrupted_at(step):
+    """A step of training that is interrupted after that number of steps."""
+    take_step = Trainer.take_step
+
+    def stopping(self, raw):
+        take_step(self, raw)
+        if self.step == step:
+            raise InterruptedRunError(self.step, 2)
+
+    return stopping
 
 
 def left_out(folder):
@@ -91,15 +104,8 @@ def test_later_steps_leave_it_out_too(messy, run):
 def test_a_resumed_run_sees_the_same_data(photos, tmp_path, monkeypatch):
     (photos / "unlabeled/0.png").write_bytes(b"")
     whole = fit(tmp_path / "whole", photos)
-    take_step = Trainer.take_step
-
-    def stopping(self, raw):
-        take_step(self, raw)
-        if self.step == 4:
-            raise InterruptedRunError(self.step, 2)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "take_step", stopping)
+        patch.setattr(Trainer, "take_step", interrupted_at(4))
         with pytest.raises(InterruptedRunError):
             fit(tmp_path / "run", photos)
     with monkeypatch.context() as patch:  # the run's own list decides, so nothing is looked at again
@@ -163,6 +169,48 @@ def test_a_csv_may_list_files_that_are_gone(photos, tmp_path):
 def test_a_sound_folder_has_no_list(photos, tmp_path):
     run = fit(tmp_path / "run", photos)
     assert not (run.folder / "quarantine.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_files_left_out_may_be_deleted_later(photos, tmp_path, kind):
+    for name in ("labeled/a/00.png", "unlabeled/00.png", "test/a/00.png"):  # the first of each, so that all others move
+        (photos / name).write_bytes(b"")
+    table = photos / "table.csv"
+
+    def write_table():
+        rows = [f"{f.relative_to(photos)},{f.parent.name},{f.parts[-3]}" for f in sorted(photos.glob("*/[ab]/*.png"))]
+        rows += [f"{f.relative_to(photos)},,train" for f in sorted(photos.glob("unlabeled/*.png"))]
+        table.write_text("\n".join(["path,label,split", *rows]).replace(",labeled", ",train"))
+
+    write_table()
+    data, words = (table if kind == "csv" else photos), {"data.validation": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "take_step", interrupted_at(4))
+        with pytest.raises(InterruptedRunError):
+            fit(tmp_path / "run", data, overrides=words)
+    before = open_run_data(tmp_path / "run")
+    for name in left_out(tmp_path / "run"):
+        (photos / name).unlink()
+    write_table()
+    run = fit(tmp_path / "run", data, overrides=words, resume=True)
+    after = open_run_data(run.folder)
+    for part in ("labeled", "unlabeled", "validation"):
+        names = [[r.dataset.train.names[i] for i in getattr(r.split, part)] for r in (before, after)]
+        assert names[0] == names[1]
+    assert len(test_set(after.dataset, after.split)) == len(test_set(before.dataset, before.split)) == 2
+    assert main(["evaluate", str(run.folder), "--json"]) == 0
+    after.book().set("unlabeled/1.png", "b")
+    again = fit(tmp_path / "again", data, resume_from=run.folder).folder
+    assert "unlabeled/1.png" in open_run_data(again).split.names["labeled"]
+
+
+def test_a_file_left_out_stays_so_if_it_was_mended_later(photos, tmp_path):
+    content = (photos / "unlabeled/0.png").read_bytes()
+    (photos / "unlabeled/0.png").write_bytes(b"")
+    run = fit(tmp_path / "run", photos)
+    (photos / "unlabeled/0.png").write_bytes(content)
+    opened = open_run_data(run.folder)
+    assert [opened.dataset.train.names[i] for i in opened.split.left_out] == ["unlabeled/0.png"]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import npmatch
 from few_photos import save_photo, save_photos
 from npmatch.data import load_dataset
 from npmatch.data.fingerprint import describe_data, list_changes
-from npmatch.data.split import make_split
+from npmatch.data.stratify import make_split
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
 from npmatch.training import load_tensors, save_tensors

@@ -24,7 +24,8 @@ from npmatch.data.images import ArrayImages, FileImages, decode_image, to_tensor
 from npmatch.data.labels import load_configured
 from npmatch.data.loading import iterate_images
 from npmatch.data.sources.registry import SOURCES, load_dataset
-from npmatch.data.split import Split, make_split
+from npmatch.data.split import Split
+from npmatch.data.stratify import make_split
 from npmatch.data.streams import RawBatch, Sampler, Stream, make_stream
 from npmatch.types import Dataset, ImageSet, ImageStore
 

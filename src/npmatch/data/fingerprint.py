@@ -32,7 +32,8 @@ def dataset_fingerprint(dataset: Dataset) -> str:
 def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
     """The content of data.json: sizes and class names as they are, labels, file names, pixels and split as hashes.
 
-    For images in files the file sizes are hashed in place of pixels.
+    For images in files the file sizes are hashed in place of pixels. Images that are left out are no part of it, as
+    their files may be deleted.
     """
     parts = {
         "classes": list(dataset.class_names),
@@ -40,7 +41,9 @@ def describe_data(dataset: Dataset, split: Split) -> dict[str, Any]:
         **_describe_set(dataset.train, split.left_out),
         **{f"test {key}": value for key, value in _describe_set(dataset.test, split.left_out_test).items()},
     }
-    positions = [split.labeled.tolist(), split.validation.tolist(), split.include_labeled]
+    used = all_but(len(dataset.train), split.left_out)
+    labeled, validation = (torch.searchsorted(used, part).tolist() for part in (split.labeled, split.validation))
+    positions = [labeled, validation, split.include_labeled]
     return {**parts, "split": _digest(json.dumps(positions).encode())}
 
 
@@ -77,20 +80,27 @@ def check_same_on_all_ranks(description: Mapping[str, Any]) -> None:
 def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, Any]:
     if part is None:
         return {"images": 0}
+    used = all_but(len(part), left_out)
     return {
-        "images": len(part),
-        "labels": _digest(part.labels.cpu().numpy().astype("<i8").tobytes()),
-        "file names": _digest(json.dumps(part.names).encode()),
-        "contents": _digest(_sample(part.images, left_out)),
+        "images": len(used),
+        "labels": _digest(part.labels[used].cpu().numpy().astype("<i8").tobytes()),
+        "file names": _digest(json.dumps([part.names[i] for i in used.tolist()] if part.names else []).encode()),
+        "contents": _digest(_sample(part.images, used)),
     }
 
 
-def _sample(images: ImageStore, left_out: torch.Tensor) -> bytes:
-    """File sizes or pixels of some images; images in memory at `left_out` are skipped."""
+def _sample(images: ImageStore, used: torch.Tensor) -> bytes:
+    """File sizes or pixels of some of the images at `used`."""
     if isinstance(images, FileImages):
-        return json.dumps([_size_and_time(images.path(i))[0] for i in _spread(len(images), FILES).tolist()]).encode()
-    sampled = _spread(len(images), IMAGES)
-    return images.take(sampled[~torch.isin(sampled, left_out)]).cpu().numpy().tobytes()
+        return json.dumps([_size_and_time(images.path(i))[0] for i in used[_spread(len(used), FILES)].tolist()]).encode()
+    return images.take(used[_spread(len(used), IMAGES)]).cpu().numpy().tobytes()
+
+
+def all_but(images: int, positions: torch.Tensor) -> torch.Tensor:
+    """All positions below `images` but these, sorted."""
+    is_other = torch.ones(images, dtype=torch.bool)
+    is_other[positions] = False
+    return is_other.nonzero().flatten()
 
 
 def _spread(length: int, wanted: int) -> torch.Tensor:

@@ -1,28 +1,28 @@
-"""The split of the training images into labelled, unlabelled and validation images: drawn by a seed, then saved."""
+"""The split of the training images into labelled, unlabelled and validation images, and its file, split.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from npmatch.data.copies import Groups, picture_of_each
-from npmatch.data.fingerprint import dataset_fingerprint
+from npmatch.data.fingerprint import all_but, dataset_fingerprint
 from npmatch.data.images import select_images
-from npmatch.draws import mix
+from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.types import Dataset, ImageSet
 
-PARTS = ("labeled", "unlabeled", "validation")
+SAVED_PARTS = ("labeled", "validation", "left_out", "left_out_test")  # the unlabelled set follows from them
+
+
+class OtherDataError(NPMatchError):
+    """A split was made for other data than it is used with."""
 
 
 def _empty() -> Tensor:
@@ -37,10 +37,13 @@ class Split:
     unlabeled: Tensor  # all other images; includes the labelled ones if `include_labeled`
     validation: Tensor
     seed: int
-    fingerprint: str  # `dataset_fingerprint` of the data set that the split was made for
+    fingerprint: str  # `dataset_fingerprint` of the data set that the split was made for, without images left out
     include_labeled: bool = True
-    left_out: Tensor = field(default_factory=_empty)  # in no part: broken files, copies of test images
+    left_out: Tensor = field(default_factory=_empty)  # in no part: broken files, copies of held-out images
     left_out_test: Tensor = field(default_factory=_empty)  # the same for the test set: positions in `dataset.test`
+    # Names of the images in the parts that are saved, by which they are found in data that has changed since; without
+    # an entry for images that have no names.
+    names: Mapping[str, list[str]] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Writes the split as JSON, without the unlabelled positions, which follow from the others."""
@@ -55,43 +58,52 @@ class Split:
             "fingerprint": self.fingerprint,
             "include_labeled": self.include_labeled,
             "counts": counts,
-            "labeled": self.labeled.tolist(),
-            "validation": self.validation.tolist(),
-            "left_out": self.left_out.tolist(),
-            "left_out_test": self.left_out_test.tolist(),
+            **{part: getattr(self, part).tolist() for part in SAVED_PARTS},
+            "names": dict(self.names),
         }
         write_atomically(Path(path), (json.dumps(content) + "\n").encode())
 
     @staticmethod
     def load(path: str | Path, dataset: Dataset | None = None) -> Split:
-        """Reads a saved split; with `dataset`, a split that was made for other data is an error."""
+        """Reads a saved split; with `dataset`, a split that was made for other data is an OtherDataError.
+
+        Files that the split leaves out may have been deleted since.
+        """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            content = {"left_out": [], "left_out_test": [], **content}  # missing in older files
-            labeled, validation, left_out, left_out_test = (
-                _positions(content, part) for part in ("labeled", "validation", "left_out", "left_out_test")
-            )
-            include_labeled = bool(content["include_labeled"])
-            unlabeled = _unlabeled(content["counts"]["images"], labeled, validation, left_out, include_labeled)
-            seed, fingerprint = content["seed"], content["fingerprint"]
-            split = Split(labeled, unlabeled, validation, seed, fingerprint, include_labeled, left_out, left_out_test)
+            split = _decode(json.loads(Path(path).read_text(encoding="utf-8")))
         except FileNotFoundError as error:
             raise NPMatchError(f"{path}: no such file") from error
         except IsADirectoryError as error:
             raise NPMatchError(f"{path}: a folder; name a split's file, for example RUN/split.json") from error
         except OSError as error:
             raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
-        except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError) as error:
             raise NPMatchError(f"{path}: not a split written by npmatch ({type(error).__name__}: {error})") from error
-        if dataset is not None and not _fits(split, dataset):
+        if dataset is None:
+            return split
+        found = _find_in(dataset, split)
+        if found is None:
             before, now = _num_images(split), len(dataset.train)
             counts = f"{before} training images, here are {now}"
             difference = counts if before != now else "labels, classes or file names differ"
-            raise NPMatchError(
+            raise OtherDataError(
                 f"{path}: this split was made for other data: {difference}; use the data it was made for, or start "
                 "a new run, which draws a new split"
             )
-        return split
+        return found
+
+
+def _decode(content: dict[str, Any]) -> Split:
+    """The split in the content of a file; an error of Python if it does not hold one."""
+    content = {"left_out": [], "left_out_test": [], "names": {}, **content}  # missing in older files
+    parts = {part: _positions(content, part) for part in SAVED_PARTS}
+    for part, names in content["names"].items():
+        if not all(isinstance(name, str) for name in names) or len(names) != len(parts[part]):
+            raise ValueError(f"names of {part} must be one for each image")
+    include_labeled, images = bool(content["include_labeled"]), content["counts"]["images"]
+    unlabeled = _unlabeled(images, parts["labeled"], parts["validation"], parts["left_out"], include_labeled)
+    facts: dict[str, Any] = {key: content[key] for key in ("seed", "fingerprint", "names")}
+    return Split(unlabeled=unlabeled, include_labeled=include_labeled, **{**facts, **parts})
 
 
 def _positions(content: Mapping[str, Any], part: str) -> Tensor:
@@ -102,78 +114,70 @@ def _positions(content: Mapping[str, Any], part: str) -> Tensor:
     return torch.tensor(positions, dtype=torch.int64)
 
 
-def _fits(split: Split, dataset: Dataset) -> bool:
-    """Whether a split was made for `dataset` and all its positions are valid in it."""
-    num_test = 0 if dataset.test is None else len(dataset.test)
-    is_valid = len(split.left_out_test) == 0 or int(split.left_out_test.max()) < num_test
-    return split.fingerprint == dataset_fingerprint(dataset) and _num_images(split) == len(dataset.train) and is_valid
-
-
-def make_split(
+def split_of(
     dataset: Dataset,
-    labels: int | None,
+    labeled: Tensor,
+    validation: Tensor,
     seed: int,
-    validation: float = 0.0,
     include_labeled: bool = True,
     left_out: Tensor | None = None,
-    copies: Groups = (),
+    left_out_test: Tensor | None = None,
 ) -> Split:
-    """Draws a split with `labels` labelled images, equally many of each class; None takes all images with a label.
+    """The split of a data set with these parts; the unlabelled set, names and fingerprint follow from them."""
+    left_out, left_out_test = (_empty() if part is None else part for part in (left_out, left_out_test))
+    names = {}
+    if dataset.train.names:
+        parts = {"labeled": labeled, "validation": validation, "left_out": left_out}
+        names = {part: _names_at(dataset.train, positions) for part, positions in parts.items()}
+    if dataset.test is not None and dataset.test.names:
+        names["left_out_test"] = _names_at(dataset.test, left_out_test)
+    unlabeled = _unlabeled(len(dataset.train), labeled, validation, left_out, include_labeled)
+    fingerprint = _fingerprint_without(dataset, left_out)
+    return Split(labeled, unlabeled, validation, seed, fingerprint, include_labeled, left_out, left_out_test, names)
 
-    `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
-    were not drawn or, if `labels` is None, of all its images with a label. From 2 on it is a number of images, spread
-    over the classes in proportion. The unlabelled set has all other images, and the labelled ones if `include_labeled`.
-    Images at `left_out` are in no part. Of images that are `copies` of one another, at most one is held out, and the
-    others are then in no part; they are labelled after all other images.
+
+def _find_in(dataset: Dataset, split: Split) -> Split | None:
+    """The split with its positions in `dataset`; None if it was made for other data.
+
+    Images that are left out are known by their names. Whether their files still exist, and thus the positions of the
+    images after them, may have changed.
     """
-    left_out = _empty() if left_out is None else left_out
-    if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 could mean one image or all
-        raise NPMatchError(
-            f"validation={validation}: give a share of at least 0 and below 1, or a number of images from 2 on"
-        )
-    rng = np.random.default_rng(mix(seed, "split"))
-    # Each class is shuffled once. Labelled images come from the front and validation images from the back, so that
-    # for the same seed a larger label set contains the smaller one.
-    picture = picture_of_each(len(dataset.train), copies)
-    members = [_copies_last(rng.permutation(images), picture) for images in _members_by_class(dataset, left_out)]
-    distinct = [images[: len(np.unique(picture[images]))] for images in members]
-    wanted = _labels_per_class(labels, len(members), rng)
-    _check_enough(dataset, members, wanted)
-    held = _validation_per_class([len(images) for images in distinct], wanted, validation, count_all=labels is None)
-    validation_index = _sorted([images[len(images) - n :] for images, n in zip(distinct, held, strict=True)])
-    if validation and not len(validation_index):
-        raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
-    is_held = np.isin(picture, picture[validation_index])
-    to_label = [images[~is_held[images]] for images in members]
-    _check_enough(dataset, to_label, wanted)
-    labeled_index = _sorted([m[: None if labels is None else n] for m, n in zip(to_label, wanted, strict=True)])
-    held_copies = torch.from_numpy(is_held.nonzero()[0])
-    left_out = torch.unique(torch.cat([left_out, held_copies[~torch.isin(held_copies, validation_index)]]))
-    unlabeled = _unlabeled(len(dataset.train), labeled_index, validation_index, left_out, include_labeled)
-    fingerprint = dataset_fingerprint(dataset)
-    return Split(labeled_index, unlabeled, validation_index, seed, fingerprint, include_labeled, left_out)
+    left_out = _still_there(dataset.train, split, "left_out")
+    left_out_test = _still_there(dataset.test, split, "left_out_test")
+    if left_out is None or left_out_test is None:
+        return None
+    before, now = all_but(_num_images(split), split.left_out), all_but(len(dataset.train), left_out)
+    if len(before) != len(now) or split.fingerprint != _fingerprint_without(dataset, left_out):
+        return None
+    moved = torch.full((_num_images(split),), -1)
+    moved[before] = now
+    labeled, validation = moved[split.labeled], moved[split.validation]
+    return split_of(dataset, labeled, validation, split.seed, split.include_labeled, left_out, left_out_test)
 
 
-def _check_enough(dataset: Dataset, members: list[npt.NDArray[np.int64]], wanted: list[int]) -> None:
-    """Refuses a class with fewer images to label than wanted."""
-    for name, images, count in zip(dataset.class_names, members, wanted, strict=True):
-        if len(images) < count:
-            raise NPMatchError(f"class '{name}' has {len(images)} labelled images, but {count} are wanted")
+def _still_there(images: ImageSet | None, split: Split, part: str) -> Tensor | None:
+    """Positions, in `images`, of the images in a part of a split; None if they have no names and cannot be there."""
+    if part in split.names:
+        position = {} if images is None else positions_by_name(images)
+        return _sorted(position[name] for name in split.names[part] if name in position)
+    positions: Tensor = getattr(split, part)
+    return positions if not len(positions) or int(positions.max()) < (0 if images is None else len(images)) else None
 
 
-def _copies_last(images: npt.NDArray[np.int64], picture: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The same images, with the first of each picture before its copies."""
-    is_copy = np.ones(len(images), dtype=bool)
-    is_copy[np.unique(picture[images], return_index=True)[1]] = False
-    return np.concatenate([images[~is_copy], images[is_copy]])
+def _fingerprint_without(dataset: Dataset, left_out: Tensor) -> str:
+    """The fingerprint of a data set without the training images at `left_out`."""
+    if not len(left_out):
+        return dataset_fingerprint(dataset)
+    used = select_images(dataset.train, all_but(len(dataset.train), left_out))
+    return dataset_fingerprint(replace(dataset, train=used))
 
 
-def leave_out(split: Split, left_out: Tensor, left_out_test: Tensor) -> Split:
+def leave_out(split: Split, dataset: Dataset, left_out: Tensor, left_out_test: Tensor) -> Split:
     """`split` without the training images at `left_out` and the test images at `left_out_test`."""
     out = torch.unique(torch.cat([split.left_out, left_out]))
     out_test = torch.unique(torch.cat([split.left_out_test, left_out_test]))
-    kept = {name: part[~torch.isin(part, out)] for name, part in vars(split).items() if name in PARTS}
-    return replace(split, left_out=out, left_out_test=out_test, **kept)
+    labeled, validation = (part[~torch.isin(part, out)] for part in (split.labeled, split.validation))
+    return split_of(dataset, labeled, validation, split.seed, split.include_labeled, out, out_test)
 
 
 def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split:
@@ -181,51 +185,8 @@ def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split
     if held_out := set(positions.tolist()) & set(split.validation.tolist()):
         raise NPMatchError(f"image {min(held_out)} of the training set is kept for validation and cannot be labelled")
     labeled = torch.unique(torch.cat([split.labeled, positions[~torch.isin(positions, split.left_out)]]))
-    unlabeled = _unlabeled(len(dataset.train), labeled, split.validation, split.left_out, split.include_labeled)
-    return replace(split, labeled=labeled, unlabeled=unlabeled, fingerprint=dataset_fingerprint(dataset))
-
-
-def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np.int64]]:
-    """For each class, the positions of the images with its label."""
-    labels = dataset.train.labels.cpu().numpy().copy()
-    labels[left_out.numpy()] = -1
-    order = np.argsort(labels, kind="stable")
-    bounds = np.searchsorted(labels[order], np.arange(len(dataset.class_names) + 1))
-    return [order[first:last] for first, last in pairwise(bounds)]
-
-
-def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator) -> list[int]:
-    """Number of labelled images of each class: equal, the remainder to random classes; with None, one (the minimum)."""
-    if labels is None:
-        return [1] * classes
-    if labels < classes:
-        raise NPMatchError(f"labels={labels}: there are {classes} classes, and each needs at least one")
-    with_one_more = set(rng.permutation(classes)[: labels % classes].tolist())
-    return [labels // classes + (label in with_one_more) for label in range(classes)]
-
-
-def _validation_per_class(sizes: list[int], wanted: list[int], validation: float, count_all: bool) -> list[int]:
-    """Number of validation images of each class; at least `wanted` images of each class are left for training."""
-    free = [max(0, size - need) for size, need in zip(sizes, wanted, strict=True)]
-    if validation < 1:
-        pools = sizes if count_all else free
-        return [
-            min(max(1, round(validation * pool)), left) if validation else 0
-            for pool, left in zip(pools, free, strict=True)
-        ]
-    total = int(validation)
-    if total > sum(free):
-        raise NPMatchError(
-            f"validation={total}: only {sum(free)} labelled images are left for it; hold out no more, or label more"
-        )
-    # In proportion to the classes, because held-out images must resemble the images that will be predicted: first the
-    # whole parts, then one each to the largest remainders. As total ≤ sum(free), no class gives more than it has.
-    exact = [total * left / sum(free) for left in free]
-    held = [int(share) for share in exact]
-    by_remainder = sorted(range(len(free)), key=lambda k: held[k] - exact[k])
-    for k in by_remainder[: total - sum(held)]:
-        held[k] += 1
-    return held
+    kept = (split.validation, split.seed, split.include_labeled, split.left_out, split.left_out_test)
+    return split_of(dataset, labeled, *kept)
 
 
 def _unlabeled(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
@@ -237,8 +198,12 @@ def _unlabeled(images: int, labeled: Tensor, validation: Tensor, left_out: Tenso
     return is_unlabeled.nonzero().flatten()
 
 
-def _sorted(parts: list[npt.NDArray[np.int64]]) -> Tensor:
-    return torch.from_numpy(np.sort(np.concatenate(parts)).astype(np.int64))
+def _names_at(images: ImageSet, positions: Tensor) -> list[str]:
+    return [image_name(images, position) for position in positions.tolist()]
+
+
+def _sorted(positions: Iterable[int]) -> Tensor:
+    return torch.tensor(sorted(positions), dtype=torch.int64)
 
 
 def _num_images(split: Split) -> int:
@@ -258,9 +223,7 @@ def test_set(dataset: Dataset, split: Split) -> ImageSet | None:
         return None
     if not len(split.left_out_test):
         return dataset.test
-    kept = torch.ones(len(dataset.test), dtype=torch.bool)
-    kept[split.left_out_test] = False
-    return select_images(dataset.test, kept.nonzero().flatten())
+    return select_images(dataset.test, all_but(len(dataset.test), split.left_out_test))
 
 
 def validation_set(dataset: Dataset, split: Split) -> ImageSet | None:

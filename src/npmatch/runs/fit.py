@@ -212,7 +212,7 @@ def check_and_split(
         split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train, copies)
         held_copies = split.left_out[~torch.isin(split.left_out, train)]
         quarantine = quarantine + copies_of_held_out(dataset, held_copies, display)
-    return leave_out(split, train, test), quarantine
+    return leave_out(split, dataset, train, test), quarantine
 
 
 def _load_start(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
