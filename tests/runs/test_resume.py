@@ -12,12 +12,13 @@ import torch
 import yaml
 
 import npmatch
-from few_photos import save_photo, save_photos
+from few_photos import WORDS, save_photo, save_photos
 from npmatch.data import load_dataset
 from npmatch.data.fingerprint import describe_data, list_changes
 from npmatch.data.stratify import make_split
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
+from npmatch.runs.open import open_run_data
 from npmatch.training import load_tensors, save_tensors
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
@@ -271,3 +272,47 @@ def test_nothing_unlabelled_to_learn_from_is_one_line_and_no_folder(tmp_path):
     with pytest.raises(NPMatchError, match=r"there are no unlabelled images to learn from.*data\.include_labeled"):
         npmatch.fit(data=tmp_path / "photos", out=tmp_path / "run", quiet=True, overrides=few, device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def names_of_parts(folder):
+    run = open_run_data(folder)
+    return {
+        part: {run.dataset.train.names[i] for i in getattr(run.split, part)}
+        for part in ("labeled", "unlabeled", "validation", "left_out")
+    }
+
+
+@pytest.mark.parametrize("labels", [None, 8])
+def test_an_image_more_leaves_every_image_in_its_part(tmp_path, labels):
+    photos = save_photos(tmp_path / "photos", labels=12)
+    words = {**WORDS, "data.validation": 0.3, "data.labels": labels}
+
+    def fit(**options):
+        return npmatch.fit(data=photos, out=tmp_path / "run", quiet=True, device="cpu", overrides=words, **options)
+
+    stop_tiny(tmp_path / "run", 3, fit)
+    before = names_of_parts(tmp_path / "run")
+    held = min(before["validation"])
+    save_photo(photos / "labeled/a/000.png", seed=1)  # comes before all others
+    save_photo(photos / "unlabeled/000.png", seed=2)
+    shutil.copy(photos / held, photos / "unlabeled/copy.png")
+    with pytest.raises(NPMatchError, match="made for other data: 28 training images, here are 31"):
+        fit(resume=True)
+    fit(resume=True, allow_change=True)
+    after = names_of_parts(tmp_path / "run")
+    assert after["validation"] == before["validation"]
+    new = {"labeled/a/000.png"}
+    assert after["labeled"] == before["labeled"] | (new if labels is None else set())
+    assert after["unlabeled"] == before["unlabeled"] | new | {"unlabeled/000.png"}
+    assert after["left_out"] == {"unlabeled/copy.png"}
+
+
+def test_a_split_without_names_is_not_guessed_for_other_data(tmp_path, photos):
+    def fit(**options):
+        return npmatch.fit(data=photos, out=tmp_path / "run", quiet=True, device="cpu", overrides=WORDS, **options)
+
+    stop_tiny(tmp_path / "run", 3, fit)
+    edit_json(tmp_path / "run/split.json", names={})
+    save_photo(photos / "unlabeled/000.png", seed=2)
+    with pytest.raises(NPMatchError, match="older version wrote it without the names"):
+        fit(resume=True, allow_change=True)

@@ -142,10 +142,11 @@ def _find_in(dataset: Dataset, split: Split) -> Split | None:
     Images that are left out are known by their names. Whether their files still exist, and thus the positions of the
     images after them, may have changed.
     """
-    left_out = _still_there(dataset.train, split, "left_out")
-    left_out_test = _still_there(dataset.test, split, "left_out_test")
-    if left_out is None or left_out_test is None:
-        return None
+    left_out = images_of_part(dataset.train, split, "left_out")
+    left_out_test = images_of_part(dataset.test, split, "left_out_test")
+    for part, found in (("left_out", left_out), ("left_out_test", left_out_test)):
+        if part not in split.names and len(found) < len(getattr(split, part)):  # arrays have become shorter
+            return None
     before, now = all_but(_num_images(split), split.left_out), all_but(len(dataset.train), left_out)
     if len(before) != len(now) or split.fingerprint != _fingerprint_without(dataset, left_out):
         return None
@@ -155,13 +156,15 @@ def _find_in(dataset: Dataset, split: Split) -> Split | None:
     return split_of(dataset, labeled, validation, split.seed, split.include_labeled, left_out, left_out_test)
 
 
-def _still_there(images: ImageSet | None, split: Split, part: str) -> Tensor | None:
-    """Positions, in `images`, of the images in a part of a split; None if they have no names and cannot be there."""
+def images_of_part(images: ImageSet | None, split: Split, part: str) -> Tensor:
+    """Positions, in `images`, of the images that are in a part of a split and are still there."""
+    if images is None:
+        return _empty()
     if part in split.names:
-        position = {} if images is None else positions_by_name(images)
+        position = positions_by_name(images)
         return _sorted(position[name] for name in split.names[part] if name in position)
     positions: Tensor = getattr(split, part)
-    return positions if not len(positions) or int(positions.max()) < (0 if images is None else len(images)) else None
+    return positions[positions < len(images)]  # images without names are known by their positions
 
 
 def _fingerprint_without(dataset: Dataset, left_out: Tensor) -> str:

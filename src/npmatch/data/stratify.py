@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data.copies import Groups, picture_of_each
-from npmatch.data.split import Split, split_of
+from npmatch.data.split import Split, images_of_part, split_of
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset
@@ -51,12 +51,38 @@ def make_split(
     if validation and not len(validation_index):
         raise NPMatchError(f"validation={validation}: no image is left for it; use fewer labels or validation=0")
     is_held = np.isin(picture, picture[validation_index])
+    left_out = torch.unique(torch.cat([left_out, _copies_of(validation_index, picture)]))
     to_label = [images[~is_held[images]] for images in members]
     _check_enough(dataset, to_label, wanted)
     labeled_index = _sorted([m[: None if labels is None else n] for m, n in zip(to_label, wanted, strict=True)])
-    held_copies = torch.from_numpy(is_held.nonzero()[0])
-    left_out = torch.unique(torch.cat([left_out, held_copies[~torch.isin(held_copies, validation_index)]]))
     return split_of(dataset, labeled_index, validation_index, seed, include_labeled, left_out)
+
+
+def keep_split(earlier: Split, dataset: Dataset, all_labels: bool, left_out: Tensor, copies: Groups = ()) -> Split:
+    """The split of data that has changed since `earlier`, with every image in the part it was in.
+
+    So no image that was trained on is held out now. Images are found by their names. With `all_labels`, new images that
+    have a label are labelled. Images at `left_out` and `copies` of validation images are in no part.
+    """
+    if dataset.train.names and "validation" not in earlier.names:
+        raise NPMatchError(
+            "split.json: an older version wrote it without the names of the images, so that they cannot be found in "
+            "data that has changed; restore the data, or start a new run"
+        )
+    labeled, validation = (images_of_part(dataset.train, earlier, part) for part in ("labeled", "validation"))
+    picture = picture_of_each(len(dataset.train), copies)
+    left_out = torch.unique(torch.cat([left_out, _copies_of(validation, picture)]))
+    if all_labels:
+        labeled = (dataset.train.labels >= 0).nonzero().flatten()
+    labeled = labeled[~torch.isin(labeled, torch.cat([validation, left_out]))]
+    validation = validation[~torch.isin(validation, left_out)]
+    return split_of(dataset, labeled, validation, earlier.seed, earlier.include_labeled, left_out)
+
+
+def _copies_of(positions: Tensor, picture: npt.NDArray[np.int64]) -> Tensor:
+    """Positions of the other images that show the same pictures as those at `positions`."""
+    same = torch.from_numpy(np.isin(picture, picture[positions]).nonzero()[0])
+    return same[~torch.isin(same, positions)]
 
 
 def _check_enough(dataset: Dataset, members: list[npt.NDArray[np.int64]], wanted: list[int]) -> None:

@@ -20,8 +20,9 @@ from npmatch.config.resolve import Overrides
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, Split, load_configured, make_split
 from npmatch.data.check.findings import Quarantined
-from npmatch.data.fingerprint import check_same_on_all_ranks, dataset_fingerprint, describe_data
-from npmatch.data.split import leave_out, test_set
+from npmatch.data.fingerprint import check_same_on_all_ranks, describe_data
+from npmatch.data.split import OtherDataError, leave_out, test_set
+from npmatch.data.stratify import keep_split
 from npmatch.distributed.collective import broadcast_
 from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import barrier, is_rank_zero, launcher_id, on_rank_zero, process_group, world_size
@@ -194,24 +195,33 @@ def check_and_split(
     """The split, and the files that it leaves out because they are unusable; None if the images were not checked.
 
     A run that exists keeps its split, and a run that starts from another one takes that one's. Otherwise all images are
-    checked, and the split is the one that the configuration names, or a new one.
+    checked, and the split is the one that the configuration names, or a new one. If the data of an existing run has
+    changed and `allow_change` is true, they are checked again, and every image stays in its part.
     """
-    d = config.data
+    d, earlier = config.data, None
     check_size(config.augment, dataset.train.images.shape)  # said before all images are checked
-    if run.exists() and not (allow_change and Split.load(run.split).fingerprint != dataset_fingerprint(dataset)):
-        return Split.load(run.split, dataset), None
-    if config.training.start_from is not None:
+    if run.exists():
+        try:
+            return Split.load(run.split, dataset), None
+        except OtherDataError:
+            if not allow_change:
+                raise
+            earlier = Split.load(run.split)
+    elif config.training.start_from is not None:
         return split_from_run(config, dataset), None
     report = check_images(dataset, d, display)
     quarantine = [] if report is None else report.quarantine
     train, test = positions_of(quarantine, dataset)
-    if d.split is not None:
+    if earlier is None and d.split is not None:
         split = Split.load(Path(d.split).expanduser(), dataset)
+        return leave_out(split, dataset, train, test), quarantine
+    copies = find_copies(dataset, d, report)
+    if earlier is not None:
+        split = keep_split(earlier, dataset, d.labels is None, train, copies)
     else:
-        copies = find_copies(dataset, d, report)
         split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train, copies)
-        held_copies = split.left_out[~torch.isin(split.left_out, train)]
-        quarantine = quarantine + copies_of_held_out(dataset, held_copies, display)
+    held_copies = split.left_out[~torch.isin(split.left_out, train)]
+    quarantine = quarantine + copies_of_held_out(dataset, held_copies, display)
     return leave_out(split, dataset, train, test), quarantine
 
 
