@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import npmatch
 from few_photos import save_photo, save_photos
@@ -265,3 +266,46 @@ def test_bad_words_are_one_line(place, capsys, monkeypatch, words, message):
     found = capsys.readouterr()
     assert message in found.err
     assert len(found.err.splitlines()) == 1
+
+
+@pytest.fixture
+def held_out(place, tmp_path):
+    """Links to and copies of a test image and a validation image, and one other image, in a folder of their own."""
+    run = open_run_data(place)
+    files = {"test": run.dataset.test.images.path(0), "validation": run.file(int(run.split.validation[0]))}
+    folder = tmp_path / "found"
+    save_photo(folder / "new.png", seed=7)
+    for kind, file in files.items():
+        (folder / f"{kind} link.png").symlink_to(file)
+        shutil.copy(file, folder / f"{kind} copy.png")
+    return folder
+
+
+def test_links_and_copies_of_held_out_images_get_no_label(place, held_out):
+    for kind, words in (("test", "the test image test/a/0.png"), ("validation", "which is held out for validation")):
+        for how in ("link", "copy"):
+            with pytest.raises(NPMatchError, match=rf"line 2: .*{kind} {how}\.png has the same content as .*{words}"):
+                take(place, (str(held_out / f"{kind} {how}.png"), "a"))
+    take(place, (str(held_out / "new.png"), "a"))
+    assert labels(place) == {str(held_out / "new.png"): "a"}
+
+
+def test_links_and_copies_of_held_out_images_are_not_suggested(place, held_out, capsys):
+    assert main(["suggest", str(place), "--unlabeled", str(held_out), "--json", "--device", "cpu"]) == 0
+    assert [Path(row["path"]).name for row in json.loads(capsys.readouterr().out)["suggestions"]] == ["new.png"]
+
+
+def test_a_table_edited_by_hand_cannot_bring_a_test_image_into_training(place, held_out, tmp_path):
+    write_rows(place / "labels.csv", [(str(held_out / "test copy.png"), "b")])
+    with pytest.raises(NPMatchError, match=r"labels\.csv: labels .*test copy\.png, which has the content of the test"):
+        npmatch.fit(resume_from=place, out=tmp_path / "next", quiet=True, device="cpu")
+    assert not (tmp_path / "next").exists()
+
+
+def test_a_picture_of_a_test_image_in_memory_gets_no_label(tiny_run, tmp_path):
+    run = open_run_data(shutil.copytree(tiny_run.folder, tmp_path / "run"))
+    pixels = run.dataset.test.images.take(torch.tensor([5]))[0, 0].numpy()
+    Image.fromarray(pixels).save(tmp_path / "five.png")
+    rows = read_label_file(write_rows(tmp_path / "given.csv", [(str(tmp_path / "five.png"), "3")]))
+    with pytest.raises(NPMatchError, match=r"five\.png has the same content as the test image #5"):
+        take_labels(run, rows)

@@ -36,6 +36,9 @@ class ImageFinder:
             raise NPMatchError(f"{where}: {path} is held out for validation, and its label is known; remove the row")
         if self.position.get(name) in self.left_out:
             raise NPMatchError(f"{where}: {path} was left out of training (see quarantine.json); remove the row")
+        file = self.run.file(self.position[name]) if name in self.position else name
+        if file is not None and (same := self.run.why_no_label(file)):
+            raise NPMatchError(f"{where}: {path} has the same content as {same}; remove the row")
         return name
 
     def name_of(self, file: str | Path) -> str | None:
@@ -43,8 +46,10 @@ class ImageFinder:
         return self._train_files.get(os.path.abspath(file))
 
     def takes_label(self, file: str | Path, name: str) -> bool:
-        """Whether an image may get a label; test images, and those held out or left out, may not."""
-        return not self.is_test(file) and self.position.get(name) not in self.held_out | self.left_out
+        """Whether an image may get a label: none that is tested on, held out or left out, nor a copy of the former."""
+        if self.is_test(file) or self.position.get(name) in self.held_out | self.left_out:
+            return False
+        return self.run.why_no_label(file) is None
 
     def is_test(self, file: str | Path) -> bool:
         """Whether a file is a test image."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from npmatch.config.tree import Config, read_config_file
 from npmatch.data import ImageStore, Split, load_configured
+from npmatch.data.contents import KnownImages
 from npmatch.data.images import SelectedImages, file_of
 from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
@@ -56,6 +58,23 @@ class RunData:
         positions = [i for i in is_unlabeled.nonzero().flatten().tolist() if image_name(train, i) not in labels]
         index = torch.tensor(positions, dtype=torch.int64)
         return UnlabeledImages([image_name(train, i) for i in positions], SelectedImages(train.images, index), index)
+
+    def why_no_label(self, file: str | Path) -> str | None:
+        """What forbids to label a file, in words: it contains an image that is tested on or held out.
+
+        Links and copies are recognised by their content.
+        """
+        return next((why for images in self._not_to_label if (why := images.name_of(file)) is not None), None)
+
+    @cached_property
+    def _not_to_label(self) -> list[KnownImages]:
+        test, train = self.dataset.test, self.dataset.train
+        known = [] if test is None else [(test, torch.arange(len(test)), "the test image {}")]
+        known.append((train, self.split.validation, "{}, which is held out for validation"))
+        return [
+            KnownImages(SelectedImages(part.images, at), [words.format(image_name(part, i)) for i in at.tolist()])
+            for part, at, words in known
+        ]
 
     def file(self, position: int) -> Path | None:
         """The file of a training image, or None if the images are not in files of their own."""

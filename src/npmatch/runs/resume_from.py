@@ -65,6 +65,9 @@ def labels_so_far(run: Path, data: str | None) -> dict[str, str]:
     for where, labels, remedy in ((table, at_start, ""), (book.path, book.labels, ", or remove its line")):
         if gone := next((name for name in labels if os.path.isabs(name) and not os.path.isfile(name)), None):
             raise NPMatchError(f"{where}: labels the image {gone}, which no longer exists; restore it{remedy}")
+        for name in filter(os.path.isabs, labels):  # checked when it was labelled, but people edit such tables
+            if same := opened.why_no_label(name):
+                raise NPMatchError(f"{where}: labels {name}, which has the content of {same}; remove its line")
     return at_start | book.labels
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import warnings
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
 from npmatch.data.check.duplicates import SIDE
+from npmatch.data.contents import digest_of
 from npmatch.data.images import EXTENSIONS, FORMATS, MAX_PIXELS, decode_opened, refuse_unknown_range, to_mode
 from npmatch.data.loading import fetch_in_order
 from npmatch.errors import NPMatchError
@@ -67,7 +67,7 @@ def inspect_file(path: str, size: int | None = None) -> Inspection:
     """Inspects one file; whatever is wrong with the file is part of the result, not raised."""
     try:
         with open_regular(path) as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+            digest = digest_of(file)
             file.seek(0)
             try:
                 return _decode(file, os.path.splitext(path)[1].lower(), size)._replace(digest=digest)
