@@ -1,5 +1,8 @@
 """What several tests share: a small trained run, a folder of photos; and the order in which workers take the files."""
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,21 @@ def tiny_run(tmp_path_factory) -> npmatch.Run:
 def photos(tmp_path) -> Path:
     """A folder of few photos of two classes, to train on with few_photos.WORDS."""
     return save_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def forbid(monkeypatch) -> Callable[[Path], None]:
+    """A function after which a folder cannot be read; file modes would not hold for root."""
+
+    def forbid(folder: Path) -> None:
+        for name in ("scandir", "listdir"):
+            read = getattr(os, name)
+
+            def refusing(path=".", read=read):
+                if os.fspath(path) == os.fspath(folder):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+                return read(path)
+
+            monkeypatch.setattr(os, name, refusing)
+
+    return forbid

@@ -182,3 +182,19 @@ def test_imagenet_needs_class_folders_in_val(tmp_path: Path, write_image: WriteI
     for name in ("train/n01/a.png", "train/n02/a.png", "val/a.png"):
         write_image(tmp_path / name)
     assert f"{tmp_path / 'val'}: no class folder" in error_for(tmp_path, "imagenet")
+
+
+@pytest.mark.parametrize("name", ["", "labeled", "labeled/cat", "unlabeled", "test", "test/dog"])
+def test_a_part_that_cannot_be_read_is_a_fault(folder: Path, forbid: Callable[[Path], None], name: str) -> None:
+    forbid(folder / name)
+    with pytest.raises(
+        NPMatchError, match=r"a folder that cannot be read \(Permission denied\); change its permissions"
+    ):
+        load_dataset("folder", folder)
+
+
+def test_a_folder_inside_that_cannot_be_read_is_a_remark(folder: Path, forbid: Callable[[Path], None]) -> None:
+    forbid(folder / "unlabeled" / "deep")
+    listing = list_folder(folder)
+    assert not listing.faults
+    assert listing.remarks["unreadable-folder"] == ["unlabeled/deep"]

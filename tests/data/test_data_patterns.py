@@ -1,11 +1,14 @@
 """Files, folders and patterns, compared with the standard library's glob."""
 
+import os
+from collections.abc import Callable
 from glob import glob
 from pathlib import Path
 
 import pytest
 
-from npmatch.data.sources.patterns import find_images
+from npmatch.data.sources.patterns import find_images, why_unread
+from npmatch.data.sources.walk import walk
 from npmatch.errors import NPMatchError
 
 FILES = ["a.png", "b.jpg", "notes.txt", "x/c.png", "x/d.gif", "x/y/e.png", "x/y/f.txt", "z/y/g.png", ".h/i.png"]
@@ -72,3 +75,35 @@ def test_pictures_and_links_that_are_not_read_are_listed_too(folder: Path) -> No
     assert [str(path.relative_to(folder)) for path in find_images([folder])] == expected
     assert [path.name for path in find_images([folder / "z"])] == ["album", "g.png"]
     assert [path.name for path in find_images([folder / "x" / "*.*"])] == ["c.png", "d.gif", "raw.NEF"]
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.png", "*"])
+def test_a_folder_that_cannot_be_read_is_listed_once(
+    folder: Path, forbid: Callable[[Path], None], pattern: str
+) -> None:
+    closed = folder / "x"
+    assert closed.is_dir()
+    forbid(closed)
+    found = list(find_images([folder / pattern, folder / "a.png"]))
+    assert found.count(closed) == 1
+    assert "x: a folder that cannot be read (Permission denied); change its permissions" in str(why_unread(closed))
+
+
+def test_a_closed_folder_alone_is_refused_at_once(folder: Path, forbid: Callable[[Path], None]) -> None:
+    forbid(folder / "x")
+    with pytest.raises(NPMatchError, match=r"x: no image that can be read; .*Permission denied"):
+        list(find_images([folder / "x"]))
+
+
+def test_a_pattern_reaches_any_depth(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder / "z")
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+    Path("deep.png").touch()
+    os.chdir(folder)
+    assert [path.name for path in find_images([folder / "z" / "**" / "*.png"])] == ["deep.png", "g.png"]
+    for inside in reversed(list(walk(folder / "z" / "d"))):  # too deep for shutil.rmtree
+        for name in inside.files:
+            os.unlink(os.path.join(inside.path, name))
+        os.rmdir(inside.path)

@@ -13,7 +13,7 @@ from few_photos import WORDS, save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.data import ArrayImages, Dataset, ImageSet, Split, load_dataset
-from npmatch.data.split import test_set
+from npmatch.data.split import evaluation_set
 from npmatch.errors import InterruptedRunError, NPMatchError
 from npmatch.runs.open import open_run_data
 from npmatch.training.loop import Trainer
@@ -197,7 +197,7 @@ def test_files_left_out_may_be_deleted_later(photos, tmp_path, kind):
     for part in ("labeled", "unlabeled", "validation"):
         names = [[r.dataset.train.names[i] for i in getattr(r.split, part)] for r in (before, after)]
         assert names[0] == names[1]
-    assert len(test_set(after.dataset, after.split)) == len(test_set(before.dataset, before.split)) == 2
+    assert len(evaluation_set(after.dataset, after.split)) == len(evaluation_set(before.dataset, before.split)) == 2
     assert main(["evaluate", str(run.folder), "--json"]) == 0
     after.book().set("unlabeled/1.png", "b")
     again = fit(tmp_path / "again", data, resume_from=run.folder).folder
@@ -256,3 +256,15 @@ def test_copies_of_held_out_images_are_left_out(copied, tmp_path, kind):
     assert split.left_out.tolist() == copies
     assert set(left_out(run.folder).values()) == {"held-out-copy"}
     assert len(left_out(run.folder)) == len(copies)
+
+
+def test_a_folder_that_cannot_be_read_is_a_warning_of_check_train_and_predict(photos, tmp_path, capsys, forbid):
+    closed = photos / "unlabeled" / "closed"
+    closed.mkdir()
+    forbid(closed)
+    assert main(["check-data", str(photos)]) == 0
+    assert "unreadable-folder" in capsys.readouterr().out
+    run = fit(tmp_path / "run", photos).folder
+    assert "1 folder(s) cannot be read and are left out" in " ".join(capsys.readouterr().err.split())
+    assert main(["predict", str(run), str(photos), "-o", str(tmp_path / "out.csv"), "--device", "cpu"]) == 1
+    assert f"{closed}: a folder that cannot be read (Permission denied)" in capsys.readouterr().err.replace("\n", "")

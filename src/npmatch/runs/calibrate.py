@@ -14,6 +14,7 @@ from npmatch.data.images import SelectedImages
 from npmatch.data.labels import class_index, read_label_table
 from npmatch.data.sources.folders import walk_pictures
 from npmatch.data.sources.patterns import why_unread
+from npmatch.data.sources.walk import names_in
 from npmatch.data.split import test_set, trained_on, validation_set
 from npmatch.decide import Calibration, Novelty
 from npmatch.decide.novelty import reference_positions
@@ -90,7 +91,7 @@ def read_labeled(path: Path, classifier: Classifier) -> ImageSet:
 
 def _images_in_folder(folder: Path, class_names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Path and class index of every image in `DIR/<class>/`."""
-    for entry in sorted(folder.iterdir()):
+    for entry in (folder / name for name in names_in(folder)):
         if entry.is_dir() and not entry.name.startswith("."):
             label = class_index(entry.name, class_names, str(entry))
             for where, names in walk_pictures(entry):

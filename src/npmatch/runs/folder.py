@@ -16,6 +16,7 @@ from npmatch.config.paths import paths_of_run, working_folder
 from npmatch.config.tree import CODE_KEYS, Config, config_in_file, read_config_file, write_config
 from npmatch.data import ImageSet, Split
 from npmatch.data.check.findings import Quarantined
+from npmatch.data.sources.walk import walk
 from npmatch.decide.calibration import SUMMARY
 from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
@@ -223,7 +224,7 @@ class RunFolder:
 
 def runs_below(folder: Path) -> list[Path]:
     """The folders of all runs below a folder, sorted."""
-    return sorted(path.parent for path in folder.rglob("config.yaml"))
+    return sorted(Path(inside.path) for inside in walk(folder, hidden=True) if "config.yaml" in inside.files)
 
 
 def _read_predictions(path: Path, model_config: Path) -> tuple[Prediction, Tensor, list[str]]:

@@ -101,6 +101,10 @@ def show_report(report: DataReport, display: Display) -> None:
             f"{len(unread)} picture(s) in a format that is not read are left out; save them as JPEG or PNG: "
             f"{_some(unread)}"
         )
+    if closed := report.names("unreadable-folder"):
+        display.warn(
+            f"{len(closed)} folder(s) cannot be read and are left out; change their permissions: {_some(closed)}"
+        )
     if unused := report.names("unused-folder"):
         display.warn(f"folders beside labeled, unlabeled and test are not used: {', '.join(map(repr, unused))}")
     if alike := report.names("near-leak"):

@@ -36,6 +36,7 @@ KINDS = {
     "empty-folder": Kind("warning", "no image in this folder"),
     "linked-folder": Kind("warning", "a link to a folder: not followed"),
     "unread-format": Kind("warning", "pictures in a format that is not read: not used; save them as JPEG or PNG"),
+    "unreadable-folder": Kind("warning", "a folder that cannot be read: not used; change its permissions"),
     "wrong-extension": Kind("warning", "named like another format; read by its content"),
     "animated": Kind("warning", "several frames; the first is used"),
     "strip": Kind("warning", "long and narrow; only the middle square is seen"),

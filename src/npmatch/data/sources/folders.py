@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npmatch.data.images import EXTENSIONS
 from npmatch.data.sources.listing import ListedFile, Listing, Part
+from npmatch.data.sources.walk import names_in, unreadable, walk
 from npmatch.errors import NPMatchError
 from npmatch.files import in_utf8
 from npmatch.types import Dataset
@@ -34,7 +35,7 @@ def list_folder(root: Path) -> Listing:
     Faults are collected in the listing, not raised.
     """
     listing = Listing(root)
-    _note_other_entries(listing)
+    _note_other_entries(listing)  # an error if the root cannot be read
     try:
         listing.classes = class_folders(root / "labeled")
     except NPMatchError as fault:
@@ -54,15 +55,20 @@ def list_folder(root: Path) -> Listing:
 def _note_other_entries(listing: Listing) -> None:
     """Reports images beside the three folders, which are not used, and misspelt names of these folders."""
     root = listing.root
-    for name in sorted(set(os.listdir(root)) - set(PARTS)):
+    for name in sorted(set(names_in(root)) - set(PARTS)):
         if (meant := name.lower().replace("ll", "l")) in PARTS and _is_visible_folder(root, name):
             # Where file names are not case-sensitive, both names may lead to the same folder.
             is_same = (root / meant).exists() and (root / meant).samefile(root / name)
             listing.faults += [] if is_same else [f"{root / name}: rename this folder to '{meant}'"]
-        elif _is_visible_folder(root, name) and any(images for _, images in walk_images(root / name)):
+        elif _is_visible_folder(root, name) and _holds_images(root / name):
             listing.remark("unused-folder", name)
         elif is_image(name):
             listing.remark("no-class-folder", name)
+
+
+def _holds_images(folder: Path) -> bool:
+    """Whether there is an image in or below a folder, or a folder that cannot be read and may hold some."""
+    return any(inside.problem or any(map(is_image, inside.files)) for inside in walk(folder))
 
 
 def _hint_to_move(listing: Listing) -> str:
@@ -77,7 +83,7 @@ def class_folders(folder: Path) -> list[str]:
     """The sorted names of the class folders in `folder`, in the order of the labels; fewer than two are an error."""
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such folder; it must hold one folder of images for each class")
-    classes = [name for name in sorted(os.listdir(folder)) if _is_visible_folder(folder, name)]
+    classes = [name for name in names_in(folder) if _is_visible_folder(folder, name)]
     if not classes:
         raise NPMatchError(f"{folder}: no class folder in it; put the images of each class into a folder of its own")
     if len(classes) < 2:
@@ -87,13 +93,19 @@ def class_folders(folder: Path) -> list[str]:
 
 def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
     """Adds the images of every class folder in `folder` to a listing."""
-    for name in sorted(os.listdir(folder)):
+    try:
+        names = names_in(folder)
+    except NPMatchError as error:
+        if str(error) not in listing.faults:  # the classes are read from the same folder
+            listing.faults.append(str(error))
+        return
+    for name in names:
         if not _is_visible_folder(folder, name):
             kind = "hidden" if name.startswith(".") else "no-class-folder"
             listing.remark(kind, f"{folder.name}/{name}")
         elif name not in listing.classes and part == "test":
             listing.faults.append(f"{folder / name}: a class that has no training folder; rename or remove it")
-        elif not _list_images(listing, folder / name, part, name):
+        elif _list_images(listing, folder / name, part, name) == 0:
             if part == "labeled":
                 fault = "no image in this class folder; add some or remove the folder"
                 listing.faults.append(f"{folder / name}: {fault}")
@@ -101,18 +113,22 @@ def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
                 listing.remark("empty-folder", f"{folder.name}/{name}")
 
 
-def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") -> int:
-    """Adds the images in and below `folder` to a listing; returns their number."""
+def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") -> int | None:
+    """Adds the images in and below `folder` to a listing; returns their number, None if the folder cannot be read."""
     count = 0
-    for where, folders, files in os.walk(folder):
+    for where, folders, files, problem in walk(folder):
         base = os.path.relpath(where, listing.root).replace(os.sep, "/")
-        for name in sorted(folders):
+        if problem and where == str(folder):
+            listing.faults.append(unreadable(folder, problem))
+            return None
+        if problem:
+            listing.remark("unreadable-folder", base)
+        for name in folders:
             if os.path.islink(os.path.join(where, name)):  # not followed, because links may form a cycle
                 listing.remark("linked-folder", f"{base}/{name}")
             elif name.startswith("."):
                 listing.remark("hidden", f"{base}/{name}")
-        folders[:] = _visible(folders)
-        for name in sorted(files):
+        for name in files:
             if is_image(name):
                 listing.files.append(ListedFile(f"{base}/{name}", part, label))
                 count += 1
@@ -130,29 +146,21 @@ def _why_unused(name: str) -> str:
     return "unread-format" if is_unread(name) else "other-file"
 
 
-def walk_images(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """`folder` and every folder below it with the names of its images, in a fixed order, without hidden ones."""
-    for where, folders, files in os.walk(folder):
-        folders[:] = _visible(folders)
-        yield where, sorted(name for name in files if is_image(name))
-
-
 def walk_pictures(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Like `walk_images`, with the names of pictures in formats that are not read and of links to folders elsewhere.
+    """`folder` and every folder below it with the names of its pictures, in a fixed order, without hidden ones.
 
-    These would be missed otherwise; links to folders below `folder` are not, as the walk reaches their images anyway.
+    Pictures in formats that are not read, links to folders elsewhere and folders that cannot be read are among them, as
+    they would be missed otherwise; links to folders below `folder` are not, as the walk reaches their images anyway.
     """
     top = os.path.realpath(folder)
-    for where, folders, files in os.walk(folder):
-        folders[:] = _visible(folders)
-        links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+    for where, folders, files, problem in walk(folder):
+        if problem:
+            yield os.path.split(where)[0], [os.path.split(where)[1]]
+            continue
+        links = [name for name in folders if not name.startswith(".") and os.path.islink(os.path.join(where, name))]
         targets = {name: os.path.realpath(os.path.join(where, name)) for name in links}
         elsewhere = [name for name, target in targets.items() if os.path.commonpath([target, top]) != top]
         yield where, sorted([name for name in files if is_image(name) or is_unread(name)] + elsewhere)
-
-
-def _visible(folders: list[str]) -> list[str]:
-    return sorted(name for name in folders if not name.startswith("."))
 
 
 def _is_visible_folder(folder: Path, name: str) -> bool:
