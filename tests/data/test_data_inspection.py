@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 
 import numpy as np
 import pytest
@@ -106,3 +107,13 @@ def test_the_thumbnail_of_a_large_jpeg_is_that_of_the_whole_picture(tmp_path):
     Image.fromarray(np.tile(ramp, (800, 1))).convert("RGB").save(tmp_path / "x.jpg")
     thumbnail = inspect_file(str(tmp_path / "x.jpg")).thumbnail.astype(float)
     assert np.abs(thumbnail - np.arange(8, 256, 16)[None]).max() < 4
+
+
+def test_a_file_of_terabytes_takes_no_time(tmp_path):
+    """Such a file is sparse: it takes no space, but reading it would take an hour."""
+    start = time.monotonic()
+    for name, content, problem in (("zeros.png", b"", "not-an-image"), ("longer.png", WHOLE["x.png"], "")):
+        (tmp_path / name).write_bytes(content)
+        os.truncate(tmp_path / name, 1 << 42)
+        assert inspect_file(str(tmp_path / name)).problem == problem
+    assert time.monotonic() - start < 60

@@ -16,10 +16,19 @@ from npmatch.data.loading import iterate_images
 from npmatch.errors import NPMatchError
 from npmatch.types import ImageStore
 
+HASHED = 1 << 30  # bytes: more than the largest image that is decoded takes; but anything may follow an image
+CHUNK = 1 << 20  # bytes that are read at a time
+
 
 def digest_of(file: BufferedReader) -> bytes:
-    """A hash of the content of an open file."""
-    return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+    """A hash of the content of an open file; of a file larger than HASHED, that of its beginning and its size."""
+    digest = hashlib.blake2b(os.fstat(file.fileno()).st_size.to_bytes(8, "little"), digest_size=16)
+    file.seek(0)
+    for _ in range(HASHED // CHUNK):
+        if not (chunk := file.read(CHUNK)):
+            break
+        digest.update(chunk)
+    return digest.digest()
 
 
 class KnownImages:

@@ -34,7 +34,7 @@ class Inspection(NamedTuple):
     height: int = 0
     mode: str = ""  # Pillow's mode, such as RGB
     format: str = ""
-    digest: bytes = b""  # hash of the content; empty if the file could not be read
+    digest: bytes = b""  # hash of the content; empty if the file cannot be used
     thumbnail: npt.NDArray[np.uint8] | None = None  # SIDE SIDE, grey; None if the file could not be decoded
     pixels: npt.NDArray[np.uint8] | None = None  # 3 S S, as training decodes them; None if they were not asked for
 
@@ -67,13 +67,8 @@ def inspect_file(path: str, size: int | None = None) -> Inspection:
     """Inspects one file; whatever is wrong with the file is part of the result, not raised."""
     try:
         with open_regular(path) as file:
-            digest = digest_of(file)
-            file.seek(0)
-            try:
-                return _decode(file, os.path.splitext(path)[1].lower(), size)._replace(digest=digest)
-            except BrokenFileError as error:
-                kind, detail = error.args
-                return Inspection(kind, detail, digest=digest)
+            inspection = _decode(file, os.path.splitext(path)[1].lower(), size)
+            return inspection._replace(digest=digest_of(file))
     except BrokenFileError as error:
         return Inspection(*error.args)
     except OSError as error:
