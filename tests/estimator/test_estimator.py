@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import npmatch
 from npmatch import NPMatchClassifier
+from npmatch.errors import NPMatchError
+from npmatch.estimator.arrays import FeatureRows
 
 DOCS = Path(__file__).parents[2] / "docs"
 FLOAT32 = (
@@ -85,6 +89,30 @@ def test_images_flat_rows_and_bytes_are_one_thing(digits):
         np.testing.assert_array_equal(fitted.predict_proba(X), expected)
 
 
+def test_bytes_of_0_and_1_are_refused_and_dark_ones_are_a_warning(digits):
+    X, y = digits
+    binary = (X > 0.5).astype(np.uint8)
+    for images in (binary, binary.reshape(200, 64)):
+        with pytest.raises(
+            ValueError, match=r"largest value is 1, .* nearly black; scale them to 0–255"
+        ):
+            quick().fit(images, y)
+    with pytest.warns(UserWarning, match="largest value is 16"):
+        quick().fit((X * 16).astype(np.uint8), y)
+    fitted = quick().fit(binary * np.uint8(255), y)
+    with pytest.warns(UserWarning, match="largest value is 1,"):
+        fitted.predict(binary)
+    expected = fitted.predict_proba(binary * np.uint8(255))
+    np.testing.assert_array_equal(fitted.predict_proba(binary.astype(float)), expected)
+    fitted.predict(np.zeros((2, 8, 8), np.uint8))  # images may be black
+
+
+def test_features_keep_their_order_in_a_range_that_overflows():
+    rows = np.array([[-1.7e308], [0.0], [1.7e308]])
+    with np.errstate(over="raise", invalid="raise"):
+        assert FeatureRows.of(rows).pixels(rows).flatten().tolist() == [0, 128, 255]
+
+
 def test_colour_and_oblong_images(digits):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (40, 9, 12, 3)).astype(np.uint8), np.arange(40) % 3 - 1
@@ -114,6 +142,31 @@ def test_names_as_labels(digits, kind):
     assert fitted.classifier_.class_names == ("even", "odd", "zero")
     known = [i for i in range(200) if y[i] not in (-1, "-1")]
     assert fitted.score(X, y) == np.mean(fitted.predict(X)[known] == np.array(y, dtype=object)[known])
+
+
+def test_names_and_unlabelled_images_in_cross_validation(digits):
+    X, numbers = digits
+    y = np.array(["-1" if n == -1 else "odd" if n % 2 else "even" for n in numbers])
+    scores = cross_val_score(quick(), X, y, cv=2, error_score="raise")
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_the_score_of_a_column_of_labels(digits):
+    X, y = digits
+    fitted = quick().fit(X, y)
+    with pytest.warns(DataConversionWarning):
+        assert fitted.score(X, y[:, None]) == fitted.score(X, y)
+    with pytest.raises(ValueError, match="1d array"):
+        fitted.score(X, np.eye(10)[y])
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_no_images_is_refused(digits, size):
+    X, y = digits
+    classifier = quick().fit(X, y).classifier_
+    for images in (torch.zeros(3, 1, 8, 8, dtype=torch.uint8), [Image.new("L", (8, 8))]):
+        with pytest.raises(NPMatchError, match=f"batch_size={size}: give a number"):
+            classifier.predict(images, batch_size=size)
 
 
 def test_equal_seeds_give_equal_fits_and_nothing_else_is_disturbed(digits, tmp_path, monkeypatch, capfd):

@@ -7,6 +7,7 @@ to its range in training; a small network of dense layers reads it.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +20,11 @@ from npmatch.augment import Policy
 from npmatch.augment.views import FunctionView, Identity
 
 Array = np.ndarray[Any, Any]
+DARKEST = 32  # of 255: images of uint8 that have no brighter pixel are taken for a mistake
+DARK = (
+    "uint8 images whose largest value is {}, where 255 is white, so that they are nearly black; scale them to 0–255, "
+    "or pass floats in [0, 1]"
+)
 SMALLEST_SQUARE = 8  # pixels: flat rows shorter than 8 × 8 are treated as features
 
 
@@ -60,14 +66,21 @@ def full_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def detect_rows(rows: Array, shape: tuple[int, int, int] | None) -> Rows:
     """The kind of training rows n D: images of `shape` H W C if given, otherwise square grey images or features."""
-    if shape is not None:
-        if rows.shape[1] != math.prod(shape):
-            raise ValueError(f"image_shape={shape}: has {math.prod(shape)} pixels, but a row has {rows.shape[1]}")
-        return ImageRows(shape)
     side = math.isqrt(rows.shape[1])
-    if side * side == rows.shape[1] and side >= SMALLEST_SQUARE and holds_pixels(rows):
-        return ImageRows((side, side, 1))
-    return FeatureRows.of(rows)
+    if shape is None and side * side == rows.shape[1] and side >= SMALLEST_SQUARE and holds_pixels(rows):
+        shape = (side, side, 1)
+    if shape is None:
+        return FeatureRows.of(rows)
+    if rows.shape[1] != math.prod(shape):
+        raise ValueError(f"image_shape={shape}: has {math.prod(shape)} pixels, but a row has {rows.shape[1]}")
+    if _brightest(rows) == 1:
+        raise ValueError(f"X holds {DARK.format(1)}")
+    return ImageRows(shape)
+
+
+def _brightest(rows: Array) -> int | None:
+    """The largest level of uint8 pixels; None for other arrays, and without a pixel."""
+    return int(rows.max()) if rows.dtype == np.uint8 and rows.size else None
 
 
 def holds_pixels(rows: Array) -> bool:
@@ -87,6 +100,8 @@ class ImageRows:
         """Rows n H·W·C → uint8 images n C S S; the shorter side is padded with the pixels at its borders."""
         if not holds_pixels(rows):
             raise ValueError("images must be uint8, or floats in [0, 1]: divide by the largest value a pixel can have")
+        if (level := _brightest(rows)) is not None and 0 < level < DARKEST:
+            warnings.warn(f"X holds {DARK.format(level)}", stacklevel=3)
         images = rows.reshape(len(rows), *self.image_shape)
         if images.dtype != np.uint8:
             images = np.rint(images * 255).astype(np.uint8)
@@ -116,8 +131,9 @@ class FeatureRows:
 
     def pixels(self, rows: Array) -> Tensor:
         """Rows n D → uint8 images n D 1 1: 0 and 255 are the ends of a feature's range, to which values are clipped."""
-        span = np.where(self.high > self.low, self.high - self.low, 1.0)
-        share = ((rows - self.low) / span).clip(0, 1)
+        # Halves, because the difference of two large numbers may overflow.
+        low, half_span = self.low / 2, self.high / 2 - self.low / 2
+        share = ((rows / 2 - low) / np.where(half_span > 0, half_span, 0.5)).clip(0, 1)
         return torch.from_numpy(np.rint(share * 255).astype(np.uint8))[:, :, None, None]
 
     def settings(self) -> dict[str, Any]:

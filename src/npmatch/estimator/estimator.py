@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from npmatch.algorithms import Algorithm
 from npmatch.distributed.devices import choose_device
@@ -118,7 +118,7 @@ class NPMatchClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on the labelled images; rows with y = −1 are ignored."""
-        y = np.asarray(as_labels(y))
+        y = column_or_1d(as_labels(y), warn=True)
         labeled = ~unlabeled(y)
         weight = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(accuracy_score(y[labeled], self.predict(X)[labeled], sample_weight=weight))

@@ -86,6 +86,8 @@ class Classifier(Pretrained):
 
     def _batches(self, images: Any, size: int) -> Iterable[Tensor]:
         """Batches of at most `size` images, uint8 N C H W."""
+        if size < 1:
+            raise NPMatchError(f"batch_size={size}: give a number of images, 1 or more")
         if isinstance(images, Tensor | np.ndarray):
             yield from torch.split(as_pixels(images, self.spec), size)
             return
