@@ -93,9 +93,7 @@ def test_bytes_of_0_and_1_are_refused_and_dark_ones_are_a_warning(digits):
     X, y = digits
     binary = (X > 0.5).astype(np.uint8)
     for images in (binary, binary.reshape(200, 64)):
-        with pytest.raises(
-            ValueError, match=r"largest value is 1, .* nearly black; scale them to 0–255"
-        ):
+        with pytest.raises(ValueError, match=r"largest value is 1, .* nearly black; scale them to 0–255"):
             quick().fit(images, y)
     with pytest.warns(UserWarning, match="largest value is 16"):
         quick().fit((X * 16).astype(np.uint8), y)

@@ -158,7 +158,7 @@ def _find_in(dataset: Dataset, split: Split) -> Split | None:
 
 def images_of_part(images: ImageSet | None, split: Split, part: str) -> Tensor:
     """Positions, in `images`, of the images that are in a part of a split and are still there."""
-    if images is None:
+    if images is None or split.names.get(part) == []:
         return _empty()
     if part in split.names:
         position = positions_by_name(images)
