@@ -44,6 +44,16 @@ def remove_deep(folder):
         os.rmdir(inside.path)
 
 
+def test_a_folder_that_can_be_listed_but_not_entered_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "listed" / "x.png").touch()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "listed" and access(path, mode))
+    assert list(walk(tmp_path))[1] == (str(tmp_path / "listed"), [], [], "Permission denied")
+    with pytest.raises(NPMatchError, match="Permission denied"):
+        names_in(tmp_path / "listed")
+
+
 def test_a_folder_that_cannot_be_read_is_told(tmp_path, forbid):
     (tmp_path / "closed").mkdir()
     (tmp_path / "open").mkdir()

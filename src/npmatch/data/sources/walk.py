@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ def walk(top: str | Path, hidden: bool = False) -> Iterator[Folder]:
         folders, files, inside = [], [], []
         try:
             with os.scandir(path) as entries:
+                _refuse_closed(path)
                 for entry in entries:
                     if not _is_folder(entry):
                         files.append(entry.name)
@@ -54,9 +56,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def names_in(folder: str | Path) -> list[str]:
     """The sorted names of all entries of a folder; one that cannot be read is an error."""
     try:
-        return sorted(os.listdir(folder))
+        names = sorted(os.listdir(folder))
+        _refuse_closed(folder)
     except OSError as error:
         raise NPMatchError(unreadable(folder, error.strerror or str(error))) from error
+    return names
+
+
+def _refuse_closed(folder: str | Path) -> None:
+    """Raises an error for a folder whose names can be listed, but nothing behind them opened."""
+    if not os.access(folder, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(folder))
 
 
 def unreadable(folder: str | Path, problem: str) -> str:
