@@ -8,6 +8,7 @@ from torch import Tensor
 
 from npmatch.data import Dataset, FileImages, ImageStore, RawBatch, iterate_images
 from npmatch.data.loading import SLOTS, copy_ahead, default_workers
+from npmatch.errors import NPMatchError
 
 
 def test_local_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +27,12 @@ def test_images_come_in_order(memory_dataset: Dataset, file_dataset: Dataset, wo
         batches = list(iterate_images(dataset.train.images, 7, workers))
         assert [len(batch) for batch in batches] == [7] * 8 + [4]
         assert torch.equal(torch.cat(batches), pixels)
+
+
+def test_batches_of_no_images_are_refused(memory_dataset: Dataset) -> None:
+    for size in (0, -1):
+        with pytest.raises(NPMatchError, match=f"batch_size={size}: give a number of images, 1 or more"):
+            iterate_images(memory_dataset.train.images, size)
 
 
 def test_no_images() -> None:

@@ -20,6 +20,7 @@ import npmatch
 from npmatch import NPMatchClassifier
 from npmatch.errors import NPMatchError
 from npmatch.estimator.arrays import FeatureRows
+from npmatch.predict.files import predict_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 FLOAT32 = (
@@ -159,12 +160,19 @@ def test_the_score_of_a_column_of_labels(digits):
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_batch_of_no_images_is_refused(digits, size):
+def test_a_batch_of_no_images_is_refused(digits, size, tmp_path):
     X, y = digits
     classifier = quick().fit(X, y).classifier_
-    for images in (torch.zeros(3, 1, 8, 8, dtype=torch.uint8), [Image.new("L", (8, 8))]):
+    Image.new("L", (8, 8)).save(tmp_path / "x.png")
+    images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    for predict in (
+        lambda: classifier.predict(images, batch_size=size),
+        lambda: classifier.predict([tmp_path / "x.png"], batch_size=size),
+        lambda: classifier.decide(images, batch_size=size),
+        lambda: predict_files(classifier, [tmp_path], tmp_path / "out.csv", batch_size=size),
+    ):
         with pytest.raises(NPMatchError, match=f"batch_size={size}: give a number"):
-            classifier.predict(images, batch_size=size)
+            predict()
 
 
 def test_equal_seeds_give_equal_fits_and_nothing_else_is_disturbed(digits, tmp_path, monkeypatch, capfd):

@@ -60,8 +60,15 @@ def iterate_images(
     n is `batch_size`, except in the last batch. Of several ranks, each takes every world-size-th batch: `share` says
     which ones.
     """
+    check_batch_size(batch_size)
     starts = range(0, len(store), batch_size)[share.rank :: share.world]
     return _iterate_batches(store, range(len(store)), batch_size, starts, workers)
+
+
+def check_batch_size(size: int) -> None:
+    """Refuses batches of no images."""
+    if size < 1:
+        raise NPMatchError(f"batch_size={size}: give a number of images, 1 or more")
 
 
 def iterate_selected(

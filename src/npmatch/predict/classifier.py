@@ -15,6 +15,7 @@ from torch import Tensor
 from npmatch.backbones import BackboneConfig
 from npmatch.backbones.weights import licence
 from npmatch.data import decode_image, to_tensor
+from npmatch.data.loading import check_batch_size
 from npmatch.decide import Calibration, Decider, Decisions, Wishes
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
@@ -86,8 +87,7 @@ class Classifier(Pretrained):
 
     def _batches(self, images: Any, size: int) -> Iterable[Tensor]:
         """Batches of at most `size` images, uint8 N C H W."""
-        if size < 1:
-            raise NPMatchError(f"batch_size={size}: give a number of images, 1 or more")
+        check_batch_size(size)
         if isinstance(images, Tensor | np.ndarray):
             yield from torch.split(as_pixels(images, self.spec), size)
             return

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from npmatch.data.loading import check_batch_size
 from npmatch.data.sources.folders import is_raw
 from npmatch.data.sources.patterns import find_images, why_unread
 from npmatch.decide import Decider, Decisions, Wishes
@@ -44,6 +45,7 @@ def predict_files(
         raise NPMatchError(
             f"top-k={top_k}: give a number from 1 to {len(classifier.class_names)}, the number of classes"
         )
+    check_batch_size(batch_size)
     decider = decider or Decider(classifier.calibration, Wishes())
     columns = columns_of(decider, top_k)
     flags = [name for name, kind in columns.items() if kind == "flag"]
