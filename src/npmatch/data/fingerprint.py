@@ -92,7 +92,9 @@ def _describe_set(part: ImageSet | None, left_out: torch.Tensor) -> dict[str, An
 def _sample(images: ImageStore, used: torch.Tensor) -> bytes:
     """File sizes or pixels of some of the images at `used`."""
     if isinstance(images, FileImages):
-        return json.dumps([_size_and_time(images.path(i))[0] for i in used[_spread(len(used), FILES)].tolist()]).encode()
+        return json.dumps(
+            [_size_and_time(images.path(i))[0] for i in used[_spread(len(used), FILES)].tolist()]
+        ).encode()
     return images.take(used[_spread(len(used), IMAGES)]).cpu().numpy().tobytes()
 
 
