@@ -3,7 +3,7 @@
 import pytest
 
 from npmatch.errors import NPMatchError
-from npmatch.files import locked, write_atomically
+from npmatch.files import final_name, locked, remove_leftovers, temporary_path, write_atomically
 
 
 def test_a_folder_with_braces_in_its_name_is_locked_once(tmp_path):
@@ -20,3 +20,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_every_writer_has_a_temporary_file_of_its_own_and_leftovers_are_known(tmp_path):
+    first, second = temporary_path(tmp_path / "a.csv"), temporary_path(tmp_path / "a.csv")
+    assert first != second
+    assert final_name(first.name) == final_name("a.csv.tmp") == final_name("a.csv") == "a.csv"
+    others = [tmp_path / name for name in ("a.csv", "b.csv.tmp", "a.csv.notes.tmp", "a.csv.bak")]
+    for file in (first, second, *others):
+        file.touch()
+    remove_leftovers(tmp_path / "a.csv")
+    assert sorted(tmp_path.iterdir()) == sorted(others)

@@ -1,12 +1,15 @@
-"""Atomic file writes, and locks that give a folder to one process at a time."""
+"""Atomic file writes, and locks that give a folder or a file to one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import secrets
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +19,7 @@ from npmatch.errors import NPMatchError
 
 LOCK = ".lock"  # file in a locked folder that names the process that holds the lock, or held it last
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+LOCK_SECONDS = 10.0  # how long a writer waits for another; a stopped process must not hold up everybody
 
 _held: set[Path] = set()  # folders locked by this process, which the operating system would let lock them again
 
@@ -41,8 +45,26 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """The path under which a file is written before it is renamed to `path`."""
-    return path.with_name(path.name + TEMPORARY)
+    """A path under which a file is written before it is renamed to `path`; every call names another one.
+
+    Two processes that write the same file must not write into each other's temporary file.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+
+
+def final_name(name: str) -> str:
+    """The name that a temporary file is renamed to in the end; any other name is returned as it is."""
+    return re.sub(rf"(\.[0-9a-f]{{8}})?{re.escape(TEMPORARY)}$", "", name)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes temporary files of `path` that killed writers have left; nobody else may be writing it."""
+    if not path.parent.is_dir():
+        return
+    for entry in path.parent.iterdir():
+        if entry.name.endswith(TEMPORARY) and final_name(entry.name) == path.name:
+            with contextlib.suppress(OSError):
+                entry.unlink()
 
 
 def open_new(path: Path) -> BinaryIO:
@@ -131,6 +153,46 @@ def locked(folder: Path, owner: str = "", inherited: bool = False) -> Iterator[i
             if is_new and [entry.name for entry in folder.glob("*")] == [path.name]:  # nothing was written
                 path.unlink()
                 folder.rmdir()
+
+
+@contextmanager
+def one_writer(lock: Path) -> Iterator[None]:
+    """Waits until no other process and no other thread is inside the same `with`, that is, holds the file `lock`.
+
+    The file stays when the lock is released: a process that waits may have opened it already. On an operating system
+    without file locks (`can_lock`) there is no waiting.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    if lock.is_symlink():  # a folder from elsewhere must not redirect writes through a link
+        lock.unlink()
+    # By flock, threads of this process exclude one another too, because each opens the file for itself.
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        _wait_for_lock(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), lock)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly, because a forked child may hold the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(take: Callable[[], None], lock: Path) -> None:
+    """Calls `take` until it succeeds; a lock that is held for longer than LOCK_SECONDS is an error."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return take()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
+                raise
+        if time.monotonic() > deadline:
+            raise NPMatchError(f"{lock}: held by another process for {LOCK_SECONDS:g} seconds; end it and try again")
+        time.sleep(0.005)
 
 
 def _already_locked(folder: Path, holder: str) -> NPMatchError:

@@ -1,11 +1,18 @@
 """The label book: every change is on disk, errors come before anything is written, and other writers are respected."""
 
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import threading
+
 import pytest
 import torch
 
 from npmatch.data.labels import LabelRow, encode_label_table
 from npmatch.errors import NPMatchError
-from npmatch.runs.label_book import LabelBook
+from npmatch.runs.label_book import LabelBook, LabelsNotSavedError
 from npmatch.runs.open import open_run_data
 
 CLASSES = ("cat", "dog")
@@ -25,7 +32,7 @@ def test_a_label_is_on_the_disk_when_the_call_returns(tmp_path):
     assert on_disk(tmp_path) == {"a.png": "dog", "b.png": "dog"}
     book.remove("a.png")
     assert on_disk(tmp_path) == {"b.png": "dog"}
-    assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".labels.csv.lock", "labels.csv"]
 
 
 def test_what_another_process_wrote_meanwhile_is_kept(tmp_path):
@@ -36,6 +43,88 @@ def test_what_another_process_wrote_meanwhile_is_kept(tmp_path):
     assert page.labels == command.labels == {"a.png": "cat", "b.png": "dog", "c.png": "cat"}
     page.remove("c.png")
     assert on_disk(tmp_path) == {"a.png": "cat", "b.png": "dog"}
+
+
+def give_labels(folder, writer, count, start):
+    book = LabelBook(folder, CLASSES)
+    start.wait()
+    for i in range(count):
+        book.set(f"{writer}-{i}.png", CLASSES[i % 2])
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_writers_at_the_same_time_lose_no_label(tmp_path, kind):
+    context = multiprocessing.get_context("fork")
+    make, barrier = (context.Process, context.Barrier) if kind == "processes" else (threading.Thread, threading.Barrier)
+    start = barrier(3)
+    writers = [make(target=give_labels, args=(tmp_path, writer, 40, start)) for writer in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert on_disk(tmp_path) == {f"{w}-{i}.png": CLASSES[i % 2] for w in range(3) for i in range(40)}
+
+
+def test_what_is_read_in_an_exclusive_book_is_true_when_it_is_changed(tmp_path):
+    page, command = LabelBook(tmp_path, CLASSES), LabelBook(tmp_path, CLASSES)
+    with page.exclusive():
+        other = threading.Thread(target=command.set, args=("a.png", "dog"))
+        other.start()
+        other.join(0.2)
+        assert page.labels == {}
+        page.set("a.png", "cat")
+        assert page.labels == {"a.png": "cat"}
+    other.join()
+    assert page.labels == {"a.png": "dog"}
+
+
+def test_a_writer_that_was_stopped_holds_up_nobody_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.files.LOCK_SECONDS", 0.1)
+    book = LabelBook(tmp_path, CLASSES)
+    book.set("a.png", "cat")
+    with open(tmp_path / ".labels.csv.lock") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        with pytest.raises(NPMatchError, match=r"\.labels\.csv\.lock: held by another process for 0\.1 sec"):
+            book.set("b.png", "cat")
+        assert book.labels == {"a.png": "cat"}
+    book.set("b.png", "cat")
+    assert on_disk(tmp_path) == {"a.png": "cat", "b.png": "cat"}
+
+
+def test_a_writer_killed_in_the_middle_leaves_neither_a_lock_nor_a_file(tmp_path):
+    LabelBook(tmp_path, CLASSES).set("a.png", "cat")
+    child = os.fork()
+    if not child:
+        try:
+            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            LabelBook(tmp_path, CLASSES).set("b.png", "dog")
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert len(list(tmp_path.glob("labels.csv.*.tmp"))) == 1
+    LabelBook(tmp_path, CLASSES).set("c.png", "dog")
+    assert on_disk(tmp_path) == {"a.png": "cat", "c.png": "dog"}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_label_that_could_not_be_saved_does_not_count(tmp_path, monkeypatch):
+    book = LabelBook(tmp_path, CLASSES)
+    book.set("a.png", "cat")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        for change in (lambda: book.set("b.png", "dog"), lambda: book.set("a.png", "dog"), lambda: book.remove("a.png")):
+            with pytest.raises(LabelsNotSavedError, match=r"labels.csv: cannot be written \(No space left on device\)"):
+                change()
+            assert book.labels == on_disk(tmp_path) == {"a.png": "cat"}
+    book.set("b.png", "dog")
+    assert book.labels == on_disk(tmp_path) == {"a.png": "cat", "b.png": "dog"}
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    (tmp_path / ".labels.csv.lock").symlink_to(precious)
+    LabelBook(tmp_path, CLASSES).set("a.png", "cat")
+    assert not precious.exists()
 
 
 def test_a_label_that_does_not_fit_changes_nothing(tmp_path):

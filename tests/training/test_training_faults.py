@@ -38,10 +38,10 @@ def fail_at(monkeypatch, step: int, act) -> None:
 
 def fill_disk(monkeypatch) -> Callable[[Trainer], None]:
     """Returns an `act` after which the temporary file of the checkpoint at step 14 is /dev/full, once."""
-    open_new, full = files.open_new, ["step-00000014.safetensors.tmp"]
+    open_new, full = files.open_new, ["step-00000014.safetensors"]
 
     def opened(path):
-        return open("/dev/full", "wb") if full[-1:] == [path.name] and full.pop() else open_new(path)
+        return open("/dev/full", "wb") if full[-1:] == [files.final_name(path.name)] and full.pop() else open_new(path)
 
     return lambda trainer: monkeypatch.setattr(files, "open_new", opened)
 

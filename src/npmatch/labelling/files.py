@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -120,8 +120,20 @@ def take_labels(run: RunData, rows: Iterable[LabelRow]) -> LabelReport:
         if first.label != label:
             raise NPMatchError(f"{row.where}: {row.path} is '{label}' here and '{first.label}' in {first.where}")
     book = run.book(outside=[name for name in by_name if name not in finder.position])
-    in_book, in_training = book.labels, training_labels(run)
-    for name, row in by_name.items():
+    with book.exclusive():  # the report must be true of the book that is changed
+        _compare(by_name, book.labels, training_labels(run), report)
+        same = set(report.same)
+        if changes := [row for name, row in by_name.items() if name not in same]:
+            book.merge(changes)
+        report.total = len(book.labels)
+    return report
+
+
+def _compare(
+    rows: Mapping[str, LabelRow], in_book: Mapping[str, str], in_training: Mapping[str, str], report: LabelReport
+) -> None:
+    """Adds to the report which rows are new, which repeat a label and which change one."""
+    for name, row in rows.items():
         old = in_book.get(name, in_training.get(name))
         if old is None:
             report.new.append(name)
@@ -129,11 +141,6 @@ def take_labels(run: RunData, rows: Iterable[LabelRow]) -> LabelReport:
             report.same.append(name)
         else:
             (report.changed if name in in_book else report.contradicted)[name] = (old, row.label)
-    same = set(report.same)
-    if changes := [row for name, row in by_name.items() if name not in same]:
-        book.merge(changes)
-    report.total = len(book.labels)
-    return report
 
 
 def training_labels(run: RunData) -> dict[str, str]:

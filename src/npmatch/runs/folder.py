@@ -20,7 +20,17 @@ from npmatch.data.sources.walk import walk
 from npmatch.decide.calibration import SUMMARY
 from npmatch.distributed.ranks import world_size
 from npmatch.errors import NPMatchError
-from npmatch.files import LOCK, TEMPORARY, can_lock, in_utf8, is_locked, locked, was_locked_by, write_atomically
+from npmatch.files import (
+    LOCK,
+    can_lock,
+    final_name,
+    in_utf8,
+    is_locked,
+    locked,
+    remove_leftovers,
+    was_locked_by,
+    write_atomically,
+)
 from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelSpec
 from npmatch.training.log import final_scores, last_record, read_log
 from npmatch.types import Prediction
@@ -83,7 +93,7 @@ class RunFolder:
         at_start = (self.given_labels, self.split, self.data, self.quarantine, self.environment, self.config)
         known = {LOCK, *(path.name for path in at_start)}
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
-        return all(name.removesuffix(TEMPORARY) in known for name in names)
+        return all(final_name(name) in known for name in names)
 
     @contextmanager
     def locked(self, owner: str, warn: Callable[[str], None]) -> Iterator[None]:
@@ -91,6 +101,8 @@ class RunFolder:
         if not can_lock():
             warn(f"{self}: this system has no file locks (fcntl); start no second process in this folder")
         with locked(self.path, owner):
+            for path in (self.split, self.data, self.config, self.log, self.model_weights, self.test_predictions):
+                remove_leftovers(path)
             yield
 
     def is_locked(self) -> bool:

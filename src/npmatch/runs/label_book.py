@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from npmatch.data.labels import LabelRow, class_index, encode_label_table, read_label_table
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import one_writer, remove_leftovers, write_atomically
 from npmatch.runs.folder import RunFolder
+
+
+class LabelsNotSavedError(NPMatchError):
+    """A change that could not be written; the book is as it was before."""
 
 
 class LabelBook:
     """RUN/labels.csv. A change is on disk when the call returns, and changes by other processes are kept.
 
-    An image is named as in the run's data set (`ImageSet.names`, relative to the data's root), by its position (`#12`)
-    if it has no name there, or by an absolute path if it lies outside the data set.
+    One process and one thread writes at a time. It reads the file first and adds its own changes, so no label that
+    somebody else has given is lost. An image is named as in the run's data set (`ImageSet.names`, relative to the
+    data's root), by its position (`#12`) if it has no name there, or by an absolute path if it lies outside the data.
     """
 
     def __init__(self, run: str | Path, class_names: Iterable[str], known_images: Container[str] | None = None) -> None:
@@ -26,16 +32,33 @@ class LabelBook:
         self.class_names = tuple(class_names)
         self.known_images = known_images
         self._labels: dict[str, str] = {}
-        self._last_stamp: tuple[int, int, int] | None = None  # of the file when it was last read or written
+        self._last_stamp: tuple[int, ...] | None = None  # of the file when it was last read or written
         self._lock = threading.RLock()
+        self._is_exclusive = False
         self._refresh()
 
     @property
     def labels(self) -> dict[str, str]:
         """Image → label, in the order in which images were first labelled."""
         with self._lock:
-            self._refresh()
+            if not self._is_exclusive:
+                self._refresh()
             return dict(self._labels)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps all other writers out: what is read inside is still true when it is changed inside."""
+        with self._lock, ExitStack() as held:
+            if not self._is_exclusive:
+                try:
+                    held.enter_context(one_writer(self.path.with_name(f".{self.path.name}.lock")))
+                except OSError as error:
+                    raise self._not_saved(error) from error
+                remove_leftovers(self.path)
+                self._read()  # even if the stamp is the same: a clock may be too coarse to tell two changes apart
+                held.callback(setattr, self, "_is_exclusive", False)
+                self._is_exclusive = True
+            yield
 
     def set(self, name: str, label: str) -> None:
         """Labels an image, or changes its label."""
@@ -44,15 +67,17 @@ class LabelBook:
     def merge(self, rows: Iterable[LabelRow]) -> None:
         """Adds or changes several labels at once; if one of them is invalid, none is changed."""
         rows = list(rows)
-        for row in rows:
-            self.check(row)
-        self._change({row.path: row.label for row in rows})
+        with self.exclusive():
+            for row in rows:
+                self.check(row)
+            self._change({row.path: row.label for row in rows})
 
     def remove(self, name: str) -> None:
         """Removes the label of an image."""
-        if name not in self.labels:
-            raise NPMatchError(f"image '{name}': has no label in {self.path}")
-        self._change({name: None})
+        with self.exclusive():
+            if name not in self._labels:
+                raise NPMatchError(f"image '{name}': has no label in {self.path}")
+            self._change({name: None})
 
     def check(self, row: LabelRow) -> None:
         """Refuses an unknown class, and an image that may not get a label."""
@@ -62,23 +87,23 @@ class LabelBook:
                 f"{row.where}: '{row.path}' is not an image of this run's training data; correct the path"
             )
 
-    def _change(self, labels: Mapping[str, str | None]) -> None:
-        """Sets labels, or removes those that are None, and writes the file."""
-        with self._lock:
-            self._refresh()
-            for name, label in labels.items():
-                if label is None:
-                    self._labels.pop(name, None)
-                else:
-                    self._labels[name] = label
-            write_atomically(self.path, encode_label_table(self._labels))
-            self._last_stamp = self._stamp()
+    def _change(self, changes: Mapping[str, str | None]) -> None:
+        """Sets labels, or removes those that are None: first on the disk, then in memory."""
+        labels = {name: label for name, label in {**self._labels, **changes}.items() if label is not None}
+        try:
+            write_atomically(self.path, encode_label_table(labels))
+        except OSError as error:
+            raise self._not_saved(error) from error
+        self._labels, self._last_stamp = labels, self._stamp()
 
     def _refresh(self) -> None:
         """Reads the file again if it has changed since."""
+        if self._stamp() != self._last_stamp:
+            self._read()
+
+    def _read(self) -> None:
+        """Reads and checks the file; if it is missing, the book is empty."""
         stamp = self._stamp()
-        if stamp == self._last_stamp:
-            return
         rows = list(read_label_table(self.path)) if stamp is not None else []
         for row in rows:
             if os.path.isabs(row.path):  # an image outside the data set, which was checked when it was labelled
@@ -88,10 +113,16 @@ class LabelBook:
         self._labels = {row.path: row.label for row in rows}
         self._last_stamp = stamp
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """Inode, time and size of the file, to detect changes; None if it does not exist."""
+    def _stamp(self) -> tuple[int, ...] | None:
+        """Inode, times and size of the file, to detect changes; None if it does not exist."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+    def _not_saved(self, error: OSError) -> LabelsNotSavedError:
+        return LabelsNotSavedError(
+            f"{self.path}: cannot be written ({error.strerror or error}); nothing was saved: free disk space or allow "
+            "writing, then try again"
+        )

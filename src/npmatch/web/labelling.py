@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -67,17 +68,23 @@ class Annotations:
     def undo(self, user: str = "") -> str | None:
         """Undoes the user's last change and returns its image's name; skips changes that others have overwritten."""
         changes = self._changes_by(user)
-        while changes:
-            change = changes.pop()
-            if self.get(change.name) == change.after:
-                self._write(change.name, change.before)
-                return change.name
+        with self.book.exclusive():
+            while changes:
+                change = changes[-1]
+                is_last = self.get(change.name) == change.after
+                if is_last:
+                    self._write(change.name, change.before)
+                changes.pop()  # after the book is written: a change that could not be undone can be undone later
+                if is_last:
+                    return change.name
         return None
 
     def _write(self, name: str, annotation: Annotation) -> None:
-        if annotation.label is not None:
+        """Writes a label first: if that fails, nothing else has changed."""
+        before = self.get(name).label
+        if annotation.label is not None and annotation.label != before:
             self.book.set(name, annotation.label)
-        elif name in self.book.labels:
+        elif annotation.label is None and before is not None:
             self.book.remove(name)
         (self.skipped.add if annotation.skipped else self.skipped.discard)(name)
 
@@ -131,7 +138,8 @@ class Labelling:
         if label is not None and label not in range(len(self.class_names)):
             raise NPMatchError(f"class {label}: this run has the classes 0 to {len(self.class_names) - 1}")
         name = image_name(self.train, position)
-        with self._lock:
+        # A skip writes nothing. For a label, nobody else may label the image between the comparison and the change.
+        with self._lock, nullcontext() if skip else self.annotations.book.exclusive():
             current = self.annotations.get(name).label
             new = current if skip else self._class_name(label)
             taken = expected == UNCHECKED or current in (new, self._class_name(expected))
