@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import errno
 import io
 import json
 import logging
@@ -27,9 +28,11 @@ from npmatch.decide import Calibration, Novelty
 from npmatch.files import is_locked, locked
 from npmatch.predict.batches import describe_batch
 from npmatch.report.formatting import printable
+from npmatch.runs.open import open_run_data
 from npmatch.types import Prediction
 from npmatch.web.access import Access
 from npmatch.web.app import make_app
+from npmatch.web.labelling import Labelling
 from npmatch.web.server import silence_shutdown_messages
 from npmatch.web.site import Site
 
@@ -291,6 +294,37 @@ def test_a_label_given_by_somebody_else_in_the_meantime_is_not_overwritten(clien
     assert client.post("/api/labels", json={**theirs, "seen": 0}).json()["changed"][0]["given"] == 1
     assert client.post("/api/labels", json={**mine, "label": 1}).json()["taken"], "both give the same label"
     assert list(site.labelling.annotations.book.labels.values()) == [CLASSES[1]]
+
+
+def test_two_servers_do_not_overwrite_each_others_labels(client, run_folder, site):
+    image = all_images(client)[0]["image"]
+    other = Labelling(open_run_data(run_folder))
+    assert other.mark(image, 0, False, "they", None)["taken"]
+    answer = client.post("/api/labels", json={"image": image, "label": 1, "seen": None}).json()
+    assert not answer["taken"]
+    assert answer["changed"][0]["given"] == 0
+
+
+def test_a_label_that_could_not_be_saved_is_not_counted_and_can_be_given_again(client, site, monkeypatch):
+    one, two, three = (image["image"] for image in all_images(client)[:3])
+    client.post("/api/labels", json={"image": one, "label": 0})
+    before = client.get("/api/status").json()["counts"]
+    with monkeypatch.context() as patch:
+        patch.setattr("npmatch.runs.label_book.write_atomically", full_disk)
+        for path, body in (("/api/labels", {"image": two, "label": 1}), ("/api/undo", {})):
+            answer = client.post(path, json=body)
+            assert answer.status_code == 507
+            assert "cannot be written (No space left on device); nothing was saved" in answer.json()["error"]
+            assert client.get("/api/status").json()["counts"] == before
+        assert client.post("/api/labels", json={"image": three, "skip": True}).json()["taken"], "a skip needs no disk"
+        assert client.post("/api/labels", json={"image": two, "label": 1}).status_code == 507
+    assert client.post("/api/labels", json={"image": two, "label": 1}).json()["counts"]["labelled"] == 2
+    undone = [client.post("/api/undo").json()["changed"][0]["image"] for _ in range(3)]
+    assert undone == [two, three, one]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_image_both_labelled_and_skipped_counts_once(client, site):

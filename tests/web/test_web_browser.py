@@ -1,5 +1,6 @@
 """The page in a real browser: drop, label, undo, reload; keyboard only; on a phone; hostile names."""
 
+import errno
 import re
 import shutil
 
@@ -98,6 +99,30 @@ def test_label_undo_and_reload_by_keyboard_only(page, served):
     page.locator("#view-choice").select_option("labelled")
     expect(page.locator("#grid li.given")).to_have_count(2)
     assert labels_of(served.site) == {names[0]: CLASSES[0], names[8]: CLASSES[2]}
+
+
+def test_a_label_that_could_not_be_saved_is_told_and_asked_for_again(page, served, monkeypatch):
+    def full_disk(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    open_grid(page, served.url)
+    with monkeypatch.context() as patch:
+        patch.setattr("npmatch.runs.label_book.write_atomically", full_disk)
+        page.keyboard.press("1")
+        expect(page.locator("#unsaved")).to_contain_text("1 change is not saved")
+        expect(page.locator("#unsaved")).to_contain_text("No space left on device")
+        expect(page.locator("#grid li.given")).to_have_count(0)
+        page.keyboard.press("1")
+        expect(page.locator("#unsaved")).to_contain_text("2 changes are not saved")
+    for _ in range(22):
+        page.keyboard.press("1")
+    expect(page.locator("#grid li.given")).to_have_count(22)
+    expect(page.locator("#grid li").first).to_be_focused()
+    page.keyboard.press("1")
+    expect(page.locator("#unsaved")).to_contain_text("1 change is not saved")
+    page.keyboard.press("1")
+    expect(page.locator("#unsaved")).to_be_hidden()
+    wait_until(lambda: len(labels_of(served.site)) == 24)
 
 
 def test_labels_are_there_after_a_restart(page, run_folder):

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from npmatch.data.labels import encode_label_table
 from npmatch.errors import NPMatchError
 from npmatch.report.style import PALETTE
+from npmatch.runs.label_book import LabelsNotSavedError
 from npmatch.web.access import Access, AccessMiddleware, error_response
 from npmatch.web.figures import FIGURE_POLICY, FIGURES
 from npmatch.web.labelling import UNCHECKED, View
@@ -90,6 +91,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(NPMatchError)
     async def invalid_input(_: Request, error: NPMatchError) -> Response:
         return error_response(422, str(error))
+
+    @app.exception_handler(LabelsNotSavedError)
+    async def not_saved(_: Request, error: LabelsNotSavedError) -> Response:
+        return error_response(507, str(error))  # "Insufficient Storage": the request was right, and may succeed later
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
@@ -188,7 +193,8 @@ def add_labelling_routes(app: FastAPI, site: Site, queue: WorkQueue) -> None:
 
     @app.get("/api/labels.csv")
     async def export() -> Response:
-        table = encode_label_table(site.labelling.annotations.book.labels)
+        with queue.slot():
+            table = encode_label_table(await queue.run(lambda: site.labelling.annotations.book.labels))
         headers = {"content-disposition": 'attachment; filename="labels.csv"'}
         return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 

@@ -184,15 +184,29 @@ function mark(change, goOn = true) {
     try {
       const { changed, counts, taken } = await post("/api/labels", { image: image.image, seen: image.given, who: userId, ...change });
       take(changed, counts);
+      unsaved.delete(image.image);
+      showUnsaved();
       if (!taken) notify(`Somebody else has labelled ${isolated(image.name)} in the meantime; their label is kept.`, true);
     } catch (error) {
       show(image);
-      notify(error.message, true);
+      unsaved.add(image.image);
+      showUnsaved(error.message);
     }
   });
   notify(isSkip ? `Skipped: ${isolated(image.name)}` : change.label === null ? `Label removed: ${isolated(image.name)}`
     : `${isolated(run.classes[change.label])}: ${isolated(image.name)}`);
   if (goOn) goToNext(image.image);
+}
+
+const unsaved = new Set(); // images whose last change could not be saved
+
+// Unlike a short message, this line stays until every such image has been labelled again.
+function showUnsaved(reason) {
+  const line = find("#unsaved");
+  line.hidden = unsaved.size === 0;
+  const what = unsaved.size === 1 ? "1 change is" : `${count(unsaved.size)} changes are`;
+  if (reason) line.dataset.reason = reason;
+  find("p", line).textContent = `${what} not saved: ${line.dataset.reason}. The images are as they were before; label them again.`;
 }
 
 let pending = Promise.resolve(); // requests are sent one after another
@@ -242,13 +256,22 @@ function show(image) {
   if (index === state.focus) showFocus();
 }
 
+const isOpen = ({ given, skipped }) => given === null && !skipped;
+
 // Selects the next image without a label; after the last one, loads the next page.
-function goToNext(done) {
+async function goToNext(done) {
   const here = state.images.findIndex(({ image }) => image === done);
-  const isOpen = ({ given, skipped }) => given === null && !skipped;
   const after = state.images.findIndex((image, index) => index > here && isOpen(image));
   const next = after >= 0 ? after : state.images.findIndex(isOpen);
-  if (next >= 0) focusOn(next);
+  if (next >= 0) {
+    focusOn(next);
+    return;
+  }
+  state.loading = true; // keys are for the next page
+  await pending;
+  state.loading = false;
+  const again = state.images.findIndex(isOpen); // its label could not be saved
+  if (again >= 0) focusOn(again);
   else if (state.next !== null) load(state.next);
   else if (find("#view-choice").value === "todo") load(0);
 }
