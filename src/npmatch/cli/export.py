@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from npmatch.cli.shared import JsonOption, RunArgument, print_json, print_line
+from npmatch.cli.shared import JsonOption, OverwriteOption, RunArgument, print_json, print_line
 from npmatch.errors import NoSuchChoiceError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def export(
     no_check: Annotated[
         bool, typer.Option("--no-check", help="With onnx: do not compare the file's output with predict.")
     ] = False,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Export a model to ONNX or for the Hugging Face hub.
@@ -36,17 +37,22 @@ def export(
         raise NoSuchChoiceError("format", form, list(FORMATS))
     from npmatch.runs.open import load
 
-    facts, line = FORMATS[form](load(run, "cpu"), run, out, no_check)
+    facts, line = FORMATS[form](load(run, "cpu"), run, out, no_check, overwrite)
     if as_json:
         print_json(facts)
     else:
         print_line(line)
 
 
-def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
+def to_onnx(
+    classifier: Classifier, run: Path, out: Path | None, no_check: bool, overwrite: bool
+) -> tuple[dict[str, Any], str]:
     """Write the ONNX file; returns what to print, as JSON and as a line."""
     from npmatch.predict.export import BATCH_SIZES, export_onnx
+    from npmatch.runs.outputs import check_output
 
+    if out is not None:
+        check_output(out, overwrite)
     path = out or run / "model.onnx"
     difference = export_onnx(classifier, path, check=not no_check)
     size = path.stat().st_size
@@ -59,11 +65,16 @@ def to_onnx(classifier: Classifier, run: Path, out: Path | None, no_check: bool)
     return facts, f"{path}: {size / 1e3:,.0f} kB, {compared}"
 
 
-def to_hub_folder(classifier: Classifier, run: Path, out: Path | None, no_check: bool) -> tuple[dict[str, Any], str]:
+def to_hub_folder(
+    classifier: Classifier, run: Path, out: Path | None, no_check: bool, overwrite: bool
+) -> tuple[dict[str, Any], str]:
     """Write the folder for the hub; returns what to print, as JSON and as a line."""
     from npmatch.predict.hub import FILES
+    from npmatch.runs.outputs import check_output
 
     folder = out or run / "hub"
+    for name in FILES:  # in RUN/hub too: somebody may have edited the model card
+        check_output(folder / name, overwrite)
     classifier.save_pretrained(folder, repo_id=(run if out is None else out).resolve().name)
     files = [name for name in FILES if (folder / name).is_file()]  # the folder may hold other files
     return {"out": str(folder), "files": files}, f"{folder}: {', '.join(files)}"

@@ -10,6 +10,7 @@ import typer
 from npmatch.cli.shared import (
     DeviceOption,
     JsonOption,
+    OverwriteOption,
     RunArgument,
     RunDataOption,
     check_device,
@@ -41,16 +42,22 @@ def suggest(
         ),
     ] = "diverse",
     seed: Annotated[int, typer.Option("--seed", help="Seed of --strategy random.")] = 0,
+    overwrite: OverwriteOption = False,
     data: RunDataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Suggest images to label next: uncertain and diverse."""
-    from npmatch.labelling.tables import suggest_for_run, write_table, write_tasks
+    from npmatch.labelling.tables import has_no_label, interface_of, suggest_for_run, write_table, write_tasks
+    from npmatch.runs.outputs import check_output
 
     for file, ending in ((out, ".csv"), (label_studio, ".json")):
         if file is not None and file.suffix.lower() != ending:
             raise NPMatchError(f"{file}: give a name that ends in {ending}")
+    if out is not None:
+        check_output(out, overwrite, may_replace=has_no_label)
+    for file in () if label_studio is None else (label_studio, interface_of(label_studio)):
+        check_output(file, overwrite)
     found = suggest_for_run(
         run, count, strategy, unlabeled=unlabeled, data=data, device=check_device(device), seed=seed
     )

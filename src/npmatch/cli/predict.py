@@ -17,6 +17,7 @@ from rich.text import Text
 from npmatch.cli.shared import (
     DeviceOption,
     JsonOption,
+    OverwriteOption,
     RunArgument,
     RunDataOption,
     check_device,
@@ -160,6 +161,7 @@ def predict(
     no_calibration: Annotated[
         bool, typer.Option("--no-calibration", help="Write the model's own probabilities, without temperature scaling.")
     ] = False,
+    overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -170,9 +172,11 @@ def predict(
     from npmatch.decide import Decider, Wishes
     from npmatch.distributed.devices import choose_device
     from npmatch.distributed.ranks import is_rank_zero, process_group
-    from npmatch.predict.files import predict_files
+    from npmatch.predict.files import is_prediction_table, predict_files
     from npmatch.runs.open import load
+    from npmatch.runs.outputs import check_output
 
+    check_output(out, overwrite, may_replace=is_prediction_table)
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
     errors = Console(stderr=True, quiet=not is_rank_zero())
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
@@ -223,6 +227,7 @@ def report(
         Path | None,
         typer.Option("-o", "--out", help="FILE.html to write; default: RUN/report.html, or report.html for many runs."),
     ] = None,
+    overwrite: OverwriteOption = False,
     data: RunDataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -234,10 +239,13 @@ def report(
     from npmatch.compare.gather import find_runs, gather
     from npmatch.report import write_report
     from npmatch.runs.evaluate import evaluate_run, write_run_report
+    from npmatch.runs.outputs import check_output
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise NPMatchError(f"{out}: a report is an HTML file; name it FILE.html")
     found = find_runs(runs, print_warning)
+    if out is not None:
+        check_output(out, overwrite)
     if len(found) == 1:
         path = write_run_report(found[0], evaluate_run(found[0], data, check_device(device)), path=out)
     else:

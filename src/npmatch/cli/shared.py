@@ -23,6 +23,7 @@ RunDataOption = Annotated[
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: cuda if available.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist already.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 WordsArgument = Annotated[
     list[str] | None,

@@ -8,7 +8,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from npmatch.data import FileImages, ImageStore
 from npmatch.data.images import JoinedImages, SelectedImages, file_of
 from npmatch.data.labels import positions_by_name
 from npmatch.data.sources.patterns import find_images
+from npmatch.data.sources.tables import read_rows
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.labelling.files import ImageFinder, training_labels
@@ -60,13 +61,13 @@ class Suggestions:
         paths = {row.name: self.path(row.name, row.position) for row in self.rows}
         table = []
         for row in self.rows:
-            fields = {
+            cells = {
                 key: round(value, 4) if isinstance(value, float) else value
                 for key, value in asdict(row).items()
                 if key not in ("name", "position")
             }
             nearest = None if row.nearest is None else paths[row.nearest]
-            table.append({"path": paths[row.name], "label": "", **fields, "nearest": nearest})
+            table.append({"path": paths[row.name], "label": "", **cells, "nearest": nearest})
         return table
 
 
@@ -153,6 +154,15 @@ def predict_readable(
     return readable, Prediction.cat(parts), problems
 
 
+def has_no_label(table: Path) -> bool:
+    """Whether a file is a table of suggestions in which nobody has filled in a label."""
+    columns = {field.name for field in fields(Suggestion)} - {"name", "position"} | {"path", "label"}
+    try:
+        return all(columns <= cells.keys() and not cells["label"].strip() for _, cells in read_rows(table, verbatim=True))
+    except NPMatchError:
+        return False
+
+
 def write_table(suggestions: Suggestions, out: Path) -> None:
     """Writes the suggestions as a CSV in which labels can be filled in."""
     table = suggestions.table()
@@ -178,10 +188,15 @@ def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, 
         else:
             address = local_file(Path(os.path.abspath(file)), root)
         tasks.append(make_task(row, suggestions.path(row.name, row.position), address, model))
-    interface = out.with_suffix(".xml")
+    interface = interface_of(out)
     _write(out, json.dumps(tasks, indent=1).encode())
     _write(interface, labelling_interface(suggestions.class_names).encode())
     return interface, root
+
+
+def interface_of(tasks: Path) -> Path:
+    """The XML file of the labelling interface, beside the file of the tasks."""
+    return tasks.with_suffix(".xml")
 
 
 def as_data_uri(images: ImageStore, position: int) -> str:

@@ -22,7 +22,15 @@ from npmatch.decide import Decider, Decisions, Wishes
 from npmatch.distributed.ranks import all_gather_object, local_share, on_rank_zero, process_group
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.table import Columns, Kind, Row, TableFile, open_table
+from npmatch.predict.table import Columns, Kind, Row, TableFile, column_names, open_table
+
+COLUMNS: Columns = {  # the first ones of every table
+    "path": "text",
+    "label": "text",
+    "confidence": "number",
+    "uncertainty": "number",
+    "probabilities": "numbers",
+}
 
 
 def predict_files(
@@ -63,6 +71,12 @@ def predict_files(
             problems += unreadable
             advance(len(rows) + len(unreadable))
     return written, problems
+
+
+def is_prediction_table(path: Path) -> bool:
+    """Whether a file is a table that `predict_files` wrote."""
+    first = list(COLUMNS)
+    return column_names(path)[: len(first)] == first
 
 
 def _predict_by_turns(
@@ -113,8 +127,7 @@ def _predict(classifier: Classifier, images: list[tuple[Path, Tensor]], decider:
 
 def columns_of(decider: Decider, top_k: int = 1) -> Columns:
     """The columns of the table: name → kind of cell."""
-    columns: dict[str, Kind] = {"path": "text", "label": "text", "confidence": "number", "uncertainty": "number"}
-    columns["probabilities"] = "numbers"
+    columns = dict(COLUMNS)
     for place in range(2, top_k + 1):
         columns |= {f"label_{place}": "text", f"confidence_{place}": "number"}
     optional: list[tuple[object, dict[str, Kind]]] = [

@@ -141,6 +141,20 @@ FORMATS: dict[str, type[CsvFile] | type[JsonLinesFile] | type[ParquetFile]] = {
 }
 
 
+def column_names(path: Path) -> list[str]:
+    """The columns of an existing table, in the format that the path's suffix names; none if it cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            return list(pq.read_schema(path).names)
+        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+            first = file.readline(2**20)
+        return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]))
+    except (OSError, ValueError, RecursionError, TypeError, StopIteration, csv.Error):  # pyarrow's are ValueErrors
+        return []
+
+
 def open_table(path: Path, columns: Columns) -> TableFile:
     """A table in the format that the path's suffix names."""
     if path.suffix not in FORMATS:

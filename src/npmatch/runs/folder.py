@@ -76,6 +76,11 @@ class RunFolder:
         """Whether a run was started here."""
         return self.config.is_file()
 
+    def owns(self, name: str) -> bool:
+        """Whether a file of this name in the folder is the run's: its configuration, log, model, labels, not a report."""
+        files = set(vars(self).values()) - {self.report}
+        return self.exists() and self.path / name in files
+
     def has_model(self) -> bool:
         """Whether the folder holds a saved model."""
         return self.model_config.is_file() and self.model_weights.is_file()
