@@ -3,6 +3,7 @@
 import csv
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,21 @@ def test_a_table_without_the_columns_is_refused(tmp_path):
         list(read_label_table(table))
     with pytest.raises(NPMatchError, match="cannot be read"):
         list(read_label_table(tmp_path / "none.csv"))
+
+
+def test_an_unclosed_quote_swallows_no_rows(tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text('path,label\na.png,cat\n"b.png,dog\nc.png,cat\n')
+    with pytest.raises(NPMatchError, match=r"labels.csv, line 3: not valid CSV \(unexpected end of data\); close every"):
+        list(read_label_table(table))
+
+
+def test_a_table_is_read_from_a_pipe(tmp_path):
+    reading, writing = os.pipe()
+    os.write(writing, b"path;label\na.png;cat\n")
+    os.close(writing)
+    assert [(row.path, row.label) for row in read_label_table(Path(f"/dev/fd/{reading}"))] == [("a.png", "cat")]
+    os.close(reading)
 
 
 def test_images_without_file_names_are_named_by_their_position(memory_dataset, file_dataset):

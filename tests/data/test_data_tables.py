@@ -116,10 +116,34 @@ def test_a_table_of_which_no_file_exists(folder: Path) -> None:
     assert f"line 2: {folder / 'photos/images/b.png'}: no such file" in message
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('"images/d.png,dog\nimages/e.png,cat\n', "line 5: not valid CSV (unexpected end of data); close every quote"),
+        ('"images/d.png,dog\nimages/e.png,cat\n"images/f.png",cat\n', "line 5: not valid CSV (',' expected after"),
+        ('images/d.png,"dog\nimages/e.png,cat"\n', "line 5: the label goes over several lines"),
+        ("images/with, comma.png,dog\n", "line 5: 3 cells for 2 columns; put quotes around"),
+        ("images/d.png\0,dog\n", "line 5: the path contains a NUL character"),
+    ],
+)
+def test_rows_that_would_be_misread_name_their_line(folder: Path, rows: str, message: str) -> None:
+    assert message in error_for(folder, GOOD + rows)
+
+
+@pytest.mark.parametrize("columns", ["path,label,label", "path,label,path", "path,label,split,split"])
+def test_a_column_that_is_named_twice(folder: Path, columns: str) -> None:
+    assert f"names the column {columns.split(',')[-1]} twice" in error_for(folder, GOOD.replace("path,label", columns))
+
+
+def test_cells_missing_at_the_end_and_empty_ones_too_many_are_accepted(folder: Path) -> None:
+    dataset = load_dataset("csv", write(folder, GOOD.replace("dog\n", "dog,,\n") + "images/d.png\n"))
+    assert dataset.train.labels.tolist() == [1, 0, -1, -1]
+
+
 def test_files_that_are_not_csv(folder: Path) -> None:
     table = folder / "table.csv"
     table.write_bytes(b"path,label\n\xff\xfe,cat\n")
-    with pytest.raises(NPMatchError, match="not a CSV file in UTF-8"):
+    with pytest.raises(NPMatchError, match="line 2: not a CSV file in UTF-8"):
         load_dataset("csv", table)
     with pytest.raises(NPMatchError, match="a folder; name the CSV in it"):
         load_dataset("csv", folder)

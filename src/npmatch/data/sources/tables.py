@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,26 +28,63 @@ def read_rows(table: Path, verbatim: bool = False, optional: str = "") -> Iterat
 
     `verbatim` keeps spaces before a cell, and keeps bytes that are not UTF-8 as Python has them in file names.
     """
-    errors = "surrogateescape" if verbatim else "strict"
+    rows = _parse(table, _read_text(table, "surrogateescape" if verbatim else "strict"), verbatim)
+    columns = [name.strip() for name in next(rows, (1, []))[1]]
+    _check_columns(table, columns, optional)
+    for line, cells in rows:
+        if any(cells[len(columns) :]):
+            raise NPMatchError(
+                f"{table}, line {line}: {len(cells)} cells for {len(columns)} columns; put quotes around a cell that "
+                "contains the separator"
+            )
+        row = dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
+        if "\0" in row["path"]:
+            raise NPMatchError(f"{table}, line {line}: the path contains a NUL character; the file may be damaged")
+        if cells:
+            yield TableRow(line, row)
+
+
+def _read_text(table: Path, errors: str) -> str:
+    """The text of a file or a pipe; a byte-order mark is skipped."""
     try:
-        with open(table, newline="", encoding="utf-8-sig", errors=errors) as file:  # "-sig" skips a byte-order mark
-            first = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=_separator(first), skipinitialspace=not verbatim)
-            columns = [name.strip() for name in next(reader, [])]
-            if not set(REQUIRED_COLUMNS) <= set(columns):
-                actual = ",".join(columns) or "(none)"
-                more = f" and optionally {optional}" if optional else ""
-                raise NPMatchError(f"{table}: the first line names the columns {actual}; it must name path,label{more}")
-            for cells in reader:
-                if cells:
-                    yield TableRow(
-                        reader.line_num, dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
-                    )
+        return table.read_bytes().decode("utf-8-sig", errors)
     except OSError as error:
-        raise NPMatchError(f"{table}: cannot be read ({error.strerror})") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise NPMatchError(f"{table}: not a CSV file in UTF-8 ({error}); save it again in this format") from error
+        raise NPMatchError(f"{table}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise NPMatchError(
+            f"{table}, line {line}: not a CSV file in UTF-8 ({error.reason}); save it again in this format"
+        ) from error
+
+
+def _parse(table: Path, text: str, verbatim: bool) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row, and the line on which it begins; an unclosed quote must not swallow the rows after it."""
+    lines = io.StringIO(text, newline="")
+    separator = _separator(lines.readline())
+    lines.seek(0)
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=not verbatim, strict=True)
+    while True:
+        first_line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise NPMatchError(
+                f"{table}, line {first_line}: not valid CSV ({error}); close every quote, and double those inside a cell"
+            ) from error
+        yield first_line, cells
+
+
+def _check_columns(table: Path, columns: list[str], optional: str) -> None:
+    """Refuses a first line that does not name the required columns, or names one of those that are used twice."""
+    if not set(REQUIRED_COLUMNS) <= set(columns):
+        actual = ",".join(columns) or "(none)"
+        more = f" and optionally {optional}" if optional else ""
+        raise NPMatchError(f"{table}: the first line names the columns {actual}; it must name path,label{more}")
+    for name in (*REQUIRED_COLUMNS, optional):
+        if columns.count(name) > 1:
+            raise NPMatchError(f"{table}: the first line names the column {name} twice; remove one of them")
 
 
 def _separator(first_line: str) -> str:
@@ -97,6 +135,8 @@ def _read_image_rows(table: Path) -> Iterator[ImageRow]:
             continue
         if not path:
             raise NPMatchError(f"{table}, line {line}: no path")
+        if "\n" in label or "\r" in label:
+            raise NPMatchError(f"{table}, line {line}: the label goes over several lines; close its quote")
         if split not in ("", "train", "test"):
             raise NPMatchError(f"{table}, line {line}: split '{split}'; use train or test")
         yield ImageRow(line, path, label, split or "train")
