@@ -120,6 +120,42 @@ def test_a_label_that_could_not_be_saved_does_not_count(tmp_path, monkeypatch):
     assert book.labels == on_disk(tmp_path) == {"a.png": "cat", "b.png": "dog"}
 
 
+def test_a_book_that_is_a_link_stays_one_and_is_shared(tmp_path):
+    runs = [tmp_path / "a", tmp_path / "b"]
+    shared = tmp_path / "shared" / "cats.csv"
+    shared.parent.mkdir()
+    shared.write_bytes(encode_label_table({"a.png": "cat"}))
+    for run in runs:
+        run.mkdir()
+        (run / "labels.csv").symlink_to(shared)
+    start = threading.Barrier(2)
+    writers = [threading.Thread(target=give_labels, args=(run, run.name, 20, start)) for run in runs]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert all((run / "labels.csv").is_symlink() and os.listdir(run) == ["labels.csv"] for run in runs)
+    assert len(on_disk(runs[0])) == 41
+    assert shared.read_bytes() == encode_label_table(on_disk(runs[1]))
+
+
+def test_a_link_to_nothing_creates_nothing(tmp_path):
+    (tmp_path / "labels.csv").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NPMatchError, match=r"labels.csv: links to .*elsewhere, which does not exist"):
+        LabelBook(tmp_path, CLASSES).set("a.png", "cat")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_pipe_or_a_circle_of_links_in_place_of_the_book_is_one_line(tmp_path):
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(NPMatchError, match=r"labels.csv: not a regular file"):
+        LabelBook(tmp_path, CLASSES)
+    (tmp_path / "labels.csv").unlink()
+    (tmp_path / "labels.csv").symlink_to(tmp_path / "labels.csv")
+    with pytest.raises(NPMatchError, match=r"labels.csv: cannot be read \(Too many levels"):
+        LabelBook(tmp_path, CLASSES)
+
+
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     precious = tmp_path / "precious"
     (tmp_path / ".labels.csv.lock").symlink_to(precious)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -50,11 +51,12 @@ class LabelBook:
         """Keeps all other writers out: what is read inside is still true when it is changed inside."""
         with self._lock, ExitStack() as held:
             if not self._is_exclusive:
+                file = self._file()
                 try:
-                    held.enter_context(one_writer(self.path.with_name(f".{self.path.name}.lock")))
+                    held.enter_context(one_writer(file.with_name(f".{file.name}.lock")))
                 except OSError as error:
                     raise self._not_saved(error) from error
-                remove_leftovers(self.path)
+                remove_leftovers(file)
                 self._read()  # even if the stamp is the same: a clock may be too coarse to tell two changes apart
                 held.callback(setattr, self, "_is_exclusive", False)
                 self._is_exclusive = True
@@ -91,7 +93,7 @@ class LabelBook:
         """Sets labels, or removes those that are None: first on the disk, then in memory."""
         labels = {name: label for name, label in {**self._labels, **changes}.items() if label is not None}
         try:
-            write_atomically(self.path, encode_label_table(labels))
+            write_atomically(self._file(), encode_label_table(labels))
         except OSError as error:
             raise self._not_saved(error) from error
         self._labels, self._last_stamp = labels, self._stamp()
@@ -113,12 +115,23 @@ class LabelBook:
         self._labels = {row.path: row.label for row in rows}
         self._last_stamp = stamp
 
+    def _file(self) -> Path:
+        """The file that is written: that of a link, because several runs may share one book."""
+        file = Path(os.path.realpath(self.path))
+        if self.path.is_symlink() and not file.exists():  # a run from elsewhere must not create files where it likes
+            raise NPMatchError(f"{self.path}: links to {file}, which does not exist; create it, or remove the link")
+        return file
+
     def _stamp(self) -> tuple[int, ...] | None:
         """Inode, times and size of the file, to detect changes; None if it does not exist."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise NPMatchError(f"{self.path}: cannot be read ({error.strerror})") from error
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+            raise NPMatchError(f"{self.path}: not a regular file; remove it, or restore the labels")
         return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
     def _not_saved(self, error: OSError) -> LabelsNotSavedError:
