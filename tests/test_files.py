@@ -1,9 +1,21 @@
 """Files that are written atomically, and the lock of a folder."""
 
+import os
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from npmatch.errors import NPMatchError
-from npmatch.files import final_name, locked, remove_leftovers, temporary_path, write_atomically
+from npmatch.files import (
+    final_name,
+    locked,
+    name_as_text,
+    name_from_text,
+    remove_leftovers,
+    temporary_path,
+    write_atomically,
+)
 
 
 def test_a_folder_with_braces_in_its_name_is_locked_once(tmp_path):
@@ -31,3 +43,17 @@ def test_every_writer_has_a_temporary_file_of_its_own_and_leftovers_are_known(tm
         file.touch()
     remove_leftovers(tmp_path / "a.csv")
     assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+@given(st.lists(st.sampled_from([b"\\", b"x", b"5c", b"ff", b"\xff", b"a", "é".encode()])).map(b"".join).map(os.fsdecode))
+def test_every_file_name_is_text_and_comes_back(name):
+    text = name_as_text(name)
+    assert text.encode().decode() == text, "strict UTF-8"
+    assert name_from_text(text) == name
+
+
+def test_usual_names_are_written_as_they_are():
+    for name in ("été.png", "a\\b.png", "C:\\xylophone.png", "\\x.png"):
+        assert name_as_text(name) == name
+    assert name_as_text(os.fsdecode(b"caf\xe9.png")) == "caf\\xe9.png"
+    assert name_as_text("caf\\xe9.png") == "caf\\x5cxe9.png"

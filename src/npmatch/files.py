@@ -78,6 +78,20 @@ def in_utf8(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
+def name_as_text(name: str) -> str:
+    r"""A file name for a table that others read as UTF-8; `name_from_text` turns it back, whatever bytes it holds.
+
+    Bytes that are not UTF-8 become \xNN, and a backslash that would read like the start of one becomes \x5c.
+    """
+    return in_utf8(re.sub(r"\\(?=x[0-9a-f]{2})", r"\\x5c", name))
+
+
+def name_from_text(text: str) -> str:
+    """The file name that `name_as_text` wrote."""
+    name = re.sub(rb"\\x([89a-f][0-9a-f]|5c)", lambda match: bytes.fromhex(match[1].decode()), os.fsencode(text))
+    return os.fsdecode(name)
+
+
 def can_lock() -> bool:
     """Whether this operating system has the file locks that `locked` needs."""
     return find_spec("fcntl") is not None

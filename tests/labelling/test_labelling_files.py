@@ -76,6 +76,23 @@ def test_a_path_may_be_a_name_relative_or_absolute(place, trained):
     assert (len(report.new), report.empty, report.total) == (6, 1, 6)
 
 
+def test_names_that_are_not_utf8_go_through_suggest_label_and_the_book(place, tmp_path, capsys):
+    odd = tmp_path / "odd"
+    for number, name in enumerate([b"caf\xe9.png", b"caf\\xe9.png", b"plain.png"]):
+        save_photo(odd / os.fsdecode(name), seed=number)
+    table = tmp_path / "todo.csv"
+    words = ["suggest", str(place), "--unlabeled", str(odd), "--strategy", "uncertainty", "-o", str(table)]
+    assert main([*words, "--device", "cpu"]) == 0
+    with open(table, encoding="utf-8", newline="") as file:  # a strict reader
+        rows = [(row["path"], "abc"[i]) for i, row in enumerate(csv.DictReader(file))]
+    assert main(["label", str(place), str(write_rows(table, rows))]) == 0
+    assert labels(place).keys() == {os.path.join(odd, name) for name in os.listdir(odd)}
+    (place / "labels.csv").read_text("utf-8")
+    os.unlink(odd / os.fsdecode(b"caf\xe9.png"))
+    take(place, (str(odd / "caf\\xe9.png"), "b"))  # as a program writes it that knows nothing of escapes
+    assert labels(place)[str(odd / "caf\\xe9.png")] == "b"
+
+
 def test_conflicts_are_reported_and_the_newer_label_wins(place):
     run = open_run_data(place)
     trained_on = run.dataset.train.names[int(run.split.labeled[0])]

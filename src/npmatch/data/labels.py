@@ -21,6 +21,7 @@ from npmatch.data.images import FileImages, JoinedImages
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.tables import REQUIRED_COLUMNS, read_rows
 from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.files import name_as_text, name_from_text
 from npmatch.types import Dataset, ImageSet
 
 
@@ -54,15 +55,15 @@ def positions_by_name(images: ImageSet) -> dict[str, int]:
 def read_label_table(table: Path) -> Iterator[LabelRow]:
     """The rows of a label table; spaces, quotes, newlines and a leading = in a name are kept."""
     for line, cells in read_rows(table, verbatim=True):
-        yield LabelRow(f"{table}, line {line}", cells["path"], cells["label"])
+        yield LabelRow(f"{table}, line {line}", name_from_text(cells["path"]), cells["label"])
 
 
 def encode_label_table(labels: Mapping[str, str]) -> bytes:
     """The content of the label table that `read_label_table` reads; `labels` maps image names to class names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerows([REQUIRED_COLUMNS, *labels.items()])
-    return text.getvalue().encode(errors="surrogateescape")
+    writer.writerows([REQUIRED_COLUMNS, *((name_as_text(name), label) for name, label in labels.items())])
+    return text.getvalue().encode()
 
 
 def class_index(label: str, class_names: tuple[str, ...], where: str) -> int:

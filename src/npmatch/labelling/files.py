@@ -12,6 +12,7 @@ from npmatch.data import decode_image
 from npmatch.data.images import file_of
 from npmatch.data.labels import LabelRow, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
+from npmatch.files import in_utf8
 from npmatch.labelling.label_studio import read_export
 from npmatch.runs.open import RunData
 from npmatch.types import ImageSet
@@ -29,7 +30,7 @@ class ImageFinder:
 
     def find(self, path: str, where: str) -> str:
         """The name in the data set, or the absolute path of an image outside it; `where` names the row in errors."""
-        name = next((p for p in (path, path.strip()) if p in self.position), None)
+        name = next((p for p in _spellings(path) if p in self.position), None)
         if name is None:
             name = self._find_file(path, where)
         if self.position.get(name) in self.held_out:
@@ -60,7 +61,7 @@ class ImageFinder:
         folders = [Path.cwd()]
         if (root := self.run.config.data.root) is not None:
             folders.append(Path(root) if Path(root).is_dir() else Path(root).parent)  # the root may be a CSV
-        files = [os.path.abspath(folder / p) for p in (path, path.strip()) for folder in folders]
+        files = [os.path.abspath(folder / p) for p in _spellings(path) for folder in folders]
         for file in files:
             if (name := self.name_of(file)) is not None:
                 return name
@@ -81,6 +82,11 @@ class ImageFinder:
     def _test_files(self) -> dict[str, str]:
         test = self.run.dataset.test
         return {} if test is None else _files(test)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    r"""What a path in a table may stand for: itself, without spaces around it, or a file whose name contains \xNN."""
+    return path, path.strip(), in_utf8(path)
 
 
 def _files(images: ImageSet) -> dict[str, str]:

@@ -21,7 +21,7 @@ from npmatch.data.labels import positions_by_name
 from npmatch.data.sources.patterns import find_images
 from npmatch.data.sources.tables import read_rows
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import name_as_text, write_atomically
 from npmatch.labelling.files import ImageFinder, training_labels
 from npmatch.labelling.label_studio import labelling_interface, local_file, make_task
 from npmatch.labelling.suggest import Suggestion, suggest
@@ -169,8 +169,10 @@ def write_table(suggestions: Suggestions, out: Path) -> None:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(table[0]))
     writer.writeheader()
-    writer.writerows(table)
-    _write(out, text.getvalue().encode(errors="surrogateescape"))
+    for row in table:
+        named = {column: name_as_text(row[column] or "") for column in ("path", "nearest", "reason")}
+        writer.writerow({**row, **named})
+    _write(out, text.getvalue().encode())
 
 
 def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, Path | None]:

@@ -25,7 +25,7 @@ from npmatch.predict.classifier import Classifier
 from npmatch.predict.table import Columns, Kind, Row, TableFile, column_names, open_table
 
 COLUMNS: Columns = {  # the first ones of every table
-    "path": "text",
+    "path": "path",
     "label": "text",
     "confidence": "number",
     "uncertainty": "number",

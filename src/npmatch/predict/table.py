@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.files import in_utf8, open_new, temporary_path
+from npmatch.files import name_as_text, open_new, temporary_path
 
-Kind = Literal["text", "number", "flag", "texts", "numbers"]
+Kind = Literal["path", "text", "number", "flag", "texts", "numbers"]
 Columns = Mapping[str, Kind]  # column name → kind of its cells, in the order of the file
 Row = dict[str, Any]  # column name → cell
 
@@ -50,9 +50,10 @@ class TableFile:
                 self.temporary.unlink(missing_ok=True)
 
     def write(self, rows: list[Row]) -> None:
-        """Appends rows."""
+        """Appends rows; every reader of UTF-8 can read them, whatever bytes the paths contain."""
+        paths = [name for name, kind in self.columns.items() if kind == "path"]
         try:
-            self.append(rows)
+            self.append([{**row, **{name: name_as_text(row[name]) for name in paths}} for row in rows])
         except OSError as error:
             raise self.unwritable(error) from error
 
@@ -75,7 +76,7 @@ class TableFile:
 
 class _TextFile(TableFile):
     def open(self) -> None:
-        self.file = TextIOWrapper(open_new(self.temporary), "utf-8", "surrogateescape", newline="")
+        self.file = TextIOWrapper(open_new(self.temporary), "utf-8", newline="")
 
     def close(self) -> None:
         self.file.close()
@@ -114,7 +115,7 @@ class ParquetFile(TableFile):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = {"text": pa.string(), "number": pa.float32(), "flag": pa.bool_()}
+        types = {"path": pa.string(), "text": pa.string(), "number": pa.float32(), "flag": pa.bool_()}
         types |= {f"{kind}s": pa.list_(types[kind]) for kind in ("text", "number")}
         self.schema = pa.schema([(name, types[kind]) for name, kind in self.columns.items()])
         self.file = open_new(self.temporary)
@@ -124,9 +125,7 @@ class ParquetFile(TableFile):
         """Appends a row group."""
         import pyarrow as pa
 
-        texts = [name for name, kind in self.columns.items() if kind == "text"]
-        encodable = [{**row, **{name: in_utf8(row[name]) for name in texts}} for row in rows]
-        self.parquet.write_table(pa.Table.from_pylist(encodable, schema=self.schema))
+        self.parquet.write_table(pa.Table.from_pylist(rows, schema=self.schema))
 
     def close(self) -> None:
         """Writes the footer."""
