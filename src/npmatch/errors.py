@@ -10,8 +10,14 @@ class NPMatchError(Exception):
     """An error the user can fix: one line that names the file or the key, and the remedy."""
 
     def __str__(self) -> str:
-        """The line with control characters escaped: a file name may hold some, and a terminal would obey them."""
-        return "".join(repr(c)[1:-1] if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in super().__str__())
+        """The line with control characters and bytes that are not UTF-8 escaped, because a file name may hold some.
+
+        A terminal would obey the former; the latter cannot be printed.
+        """
+        return "".join(
+            repr(c)[1:-1] if ord(c) < 32 or 127 <= ord(c) < 160 or "\ud800" <= c <= "\udfff" else c
+            for c in super().__str__()
+        )
 
 
 class NoSuchChoiceError(NPMatchError):

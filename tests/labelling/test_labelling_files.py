@@ -171,6 +171,50 @@ def test_exports_that_say_too_much_or_too_little_are_one_line(tmp_path, tasks, m
         read_label_file(studio(tmp_path, tasks))
 
 
+ODD_EXPORTS = {
+    "nested without end": "[" * 100_000,
+    "annotations in words": '[{"annotations": "x"}]',
+    "annotations that are numbers": '[{"annotations": [1]}]',
+    "a result that is a number": '[{"annotations": [{"result": 1}]}]',
+    "choices within choices": '[{"annotations": [{"result": [{"value": {"choices": [["a"]]}}]}], "data": {"path": "x"}}]',
+    "a choice that is a number": '[{"label": 5, "path": "unlabeled/in/0.png"}]',
+    "choices that are a number": '[{"label": {"choices": 3}, "path": "unlabeled/in/0.png"}]',
+    "a list of numbers": '[{"label": [7], "path": "unlabeled/in/0.png"}]',
+    "data that are a number": '[{"data": 5, "label": "a"}]',
+    "data that are missing": '[{"data": null, "label": "a"}]',
+    "a path with NUL": '[{"label": "a", "path": "unlabeled/in/0.png\\u0000"}]',
+    "a path that no file can have": '[{"label": "a", "path": "\\ud800.png"}]',
+    "a class that no file can have": '[{"label": "\\ud800", "path": "unlabeled/in/0.png"}]',
+    "an address with NUL": '[{"label": "a", "image": "/data/local-files/?d=a%00.png"}]',
+}
+
+
+@pytest.mark.parametrize("name", ODD_EXPORTS)
+def test_odd_exports_are_one_line_and_change_nothing(place, tmp_path, capsys, name):
+    file = tmp_path / "export.json"
+    file.write_text(ODD_EXPORTS[name])
+    assert main(["label", str(place), str(file)]) == 2
+    error = capsys.readouterr().err
+    assert "export.json" in error
+    assert error.count("\n") == 1
+    assert labels(place) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"annotations": None}, ""),
+        ({"annotations": [{"result": [{"value": None}]}]}, ""),
+        ({"annotations": [{"result": None}]}, ""),
+        ({"annotations": [{"result": [{"value": {"choices": "ab"}}]}]}, "ab"),
+        ({"label": None}, ""),
+    ],
+)
+def test_exports_without_an_answer_have_an_empty_label(tmp_path, fields, label):
+    (row,) = read_label_file(studio(tmp_path, [{"path": "a.png", **fields}]))
+    assert row[1:] == ("a.png", label)
+
+
 def test_suggest_label_train_on_the_command_line(place, tmp_path, capsys):
     """Suggestions go out as a table and as tasks, come back as labels, and become part of the next run."""
     table, tasks = tmp_path / "todo.csv", tmp_path / "todo.json"

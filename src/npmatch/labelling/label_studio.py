@@ -7,9 +7,10 @@ Studio returns unchanged in every export.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import quoteattr
 
@@ -19,6 +20,8 @@ from npmatch.labelling.suggest import Suggestion
 
 CONTROL, IMAGE = "label", "image"  # names of the controls in the labelling interface
 LOCAL_FILES = "/data/local-files/?d="
+
+T = TypeVar("T")
 
 
 def local_file(path: Path, root: Path) -> str:
@@ -50,38 +53,71 @@ def read_export(file: Path) -> Iterator[LabelRow]:
     try:
         tasks = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise NPMatchError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+        raise NPMatchError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
         raise NPMatchError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise NPMatchError(f"{file}: not an export of Label Studio; export the project as JSON or JSON-MIN")
     for number, task in enumerate(tasks, 1):
         where = f"{file}, task {task.get('id', number)}"
-        fields = task.get("data", task)
-        labels = _annotated(task) if "annotations" in task else _minimal(task)
+        try:
+            labels = set(_annotated(task) if "annotations" in task else _minimal(task))
+        except _MisshapenError as error:
+            raise NPMatchError(f"{where}: {error}; export the project as JSON or JSON-MIN") from error
         if len(labels) > 1:
             raise NPMatchError(f"{where}: labelled {' and '.join(sorted(labels))}; settle on one in Label Studio")
-        yield LabelRow(where, _path(fields, where), next(iter(labels), ""))
+        yield LabelRow(where, _path(task.get("data", task), where), next(iter(labels), ""))
 
 
-def _annotated(task: dict[str, Any]) -> set[str]:
+class _MisshapenError(Exception):
+    """A field of a task has another type than in Label Studio's exports."""
+
+
+def _list_of(kind: type[T], value: Any, what: str) -> list[T]:
+    """The value as a list whose items have one type; None is an empty list."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        raise _MisshapenError(f"{what} is not a list of {'texts' if kind is str else 'objects'}")
+    return value
+
+
+def _annotated(task: dict[str, Any]) -> Iterator[str]:
     """The labels in the annotations of a task, except cancelled ones."""
-    results = [result for a in task["annotations"] if not a.get("was_cancelled") for result in a.get("result", [])]
-    return {choice for result in results for choice in result.get("value", {}).get("choices", [])}
+    for annotation in _list_of(dict, task["annotations"], "annotations"):
+        if not annotation.get("was_cancelled"):
+            for result in _list_of(dict, annotation.get("result"), "the result of an annotation"):
+                yield from _choices(result.get("value"))
 
 
-def _minimal(task: dict[str, Any]) -> set[str]:
+def _minimal(task: dict[str, Any]) -> list[str]:
     """The labels of a task in JSON-MIN, under the name in our interface or in Label Studio's own template."""
-    choices = task.get(CONTROL, task.get("choice", []))
-    choices = choices.get("choices", []) if isinstance(choices, dict) else choices
-    return {choices} if isinstance(choices, str) else set(choices)
+    value = task.get(CONTROL, task.get("choice"))
+    return _choices(value if isinstance(value, dict) else {"choices": value})
 
 
-def _path(fields: dict[str, Any], where: str) -> str:
+def _choices(value: Any) -> list[str]:
+    """The chosen classes in the value of a result; other kinds of results have none."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    return [choices] if isinstance(choices, str) else _list_of(str, choices, "the choice of a class")
+
+
+def _path(fields: Any, where: str) -> str:
     """The `path` that npmatch wrote; for other tasks, the path of the local file in the address."""
-    if isinstance(fields.get("path"), str):
-        return str(fields["path"])
-    address = fields.get("image", "")
-    if isinstance(address, str) and address.startswith(LOCAL_FILES):
-        return unquote(address.removeprefix(LOCAL_FILES), errors="surrogateescape")
-    raise NPMatchError(f"{where}: names no file; import the tasks that npmatch suggest --label-studio writes")
+    named = fields if isinstance(fields, dict) else {}
+    path, address = named.get("path"), named.get("image")
+    if not isinstance(path, str) and isinstance(address, str) and address.startswith(LOCAL_FILES):
+        path = unquote(address.removeprefix(LOCAL_FILES), errors="surrogateescape")
+    if not isinstance(path, str):
+        raise NPMatchError(f"{where}: names no file; import the tasks that npmatch suggest --label-studio writes")
+    if "\0" in path or not _is_encodable(path):
+        raise NPMatchError(f"{where}: the path {path!a} cannot be that of a file; correct it")
+    return path
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
