@@ -83,11 +83,15 @@ def name_as_text(name: str) -> str:
 
     Bytes that are not UTF-8 become \xNN, and a backslash that would read like the start of one becomes \x5c.
     """
+    if name.isascii() and "\\" not in name:  # nearly every name; a table may have many
+        return name
     return in_utf8(re.sub(r"\\(?=x[0-9a-f]{2})", r"\\x5c", name))
 
 
 def name_from_text(text: str) -> str:
     """The file name that `name_as_text` wrote."""
+    if "\\" not in text:
+        return text
     name = re.sub(rb"\\x([89a-f][0-9a-f]|5c)", lambda match: bytes.fromhex(match[1].decode()), os.fsencode(text))
     return os.fsdecode(name)
 

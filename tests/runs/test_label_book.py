@@ -32,7 +32,11 @@ def test_a_label_is_on_the_disk_when_the_call_returns(tmp_path):
     assert on_disk(tmp_path) == {"a.png": "dog", "b.png": "dog"}
     book.remove("a.png")
     assert on_disk(tmp_path) == {"b.png": "dog"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".labels.csv.lock", "labels.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".labels.csv.lock",
+        "labels.backup.csv",
+        "labels.csv",
+    ]
 
 
 def test_what_another_process_wrote_meanwhile_is_kept(tmp_path):
@@ -101,7 +105,7 @@ def test_a_writer_killed_in_the_middle_leaves_neither_a_lock_nor_a_file(tmp_path
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    assert len(list(tmp_path.glob("labels.csv.*.tmp"))) == 1
+    assert len(list(tmp_path.glob("*.tmp"))) == 1
     LabelBook(tmp_path, CLASSES).set("c.png", "dog")
     assert on_disk(tmp_path) == {"a.png": "cat", "c.png": "dog"}
     assert not list(tmp_path.glob("*.tmp"))
@@ -135,6 +139,7 @@ def test_a_book_that_is_a_link_stays_one_and_is_shared(tmp_path):
     for writer in writers:
         writer.join()
     assert all((run / "labels.csv").is_symlink() and os.listdir(run) == ["labels.csv"] for run in runs)
+    assert sorted(os.listdir(shared.parent)) == [".cats.csv.lock", "cats.backup.csv", "cats.csv"]
     assert len(on_disk(runs[0])) == 41
     assert shared.read_bytes() == encode_label_table(on_disk(runs[1]))
 
@@ -153,6 +158,79 @@ def test_a_pipe_or_a_circle_of_links_in_place_of_the_book_is_one_line(tmp_path):
     (tmp_path / "labels.csv").unlink()
     (tmp_path / "labels.csv").symlink_to(tmp_path / "labels.csv")
     with pytest.raises(NPMatchError, match=r"labels.csv: cannot be read \(Too many levels"):
+        LabelBook(tmp_path, CLASSES)
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "no table": lambda content: b"\0" * len(content),
+    "zeros at the end": lambda content: content[:-12] + b"\0" * 12,
+    "cut in a row": lambda content: content[:-5],
+    "cut in the first line": lambda content: content[:5],
+    "an open quote": lambda content: content.replace(b"b.png", b'"b.png'),
+    "another encoding": lambda content: content.decode().encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_book_is_told_and_restored(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("npmatch.runs.label_file.SETTLE_SECONDS", 0.0)
+    good = {"a.png": "cat", "b.png": "dog", "c.png": "cat"}
+    book, told = LabelBook(tmp_path, CLASSES), []
+    for name, label in good.items():
+        book.set(name, label)
+    damaged = DAMAGE[kind](book.path.read_bytes())
+    book.path.write_bytes(damaged)
+    again = LabelBook(tmp_path, CLASSES, warn=told.append)
+    assert again.labels == on_disk(tmp_path) == good
+    assert [again.restored] == told
+    assert "restored from labels.backup.csv (number of labels: 3), and the damaged file is kept as damaged-labels.csv" in told[0]
+    assert (tmp_path / "damaged-labels.csv").read_bytes() == damaged
+    book.path.write_bytes(damaged)
+    book.set("d.png", "dog")
+    assert on_disk(tmp_path) == {**good, "d.png": "dog"}
+    assert (tmp_path / "damaged-2-labels.csv").exists()
+
+
+def test_a_book_that_an_editor_is_saving_is_not_restored(tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.runs.label_file.SETTLE_SECONDS", 0.4)
+    book = LabelBook(tmp_path, CLASSES)
+    book.set("a.png", "cat")
+    book.path.write_bytes(b"path,la")
+    saved = threading.Timer(0.2, book.path.write_bytes, [encode_label_table({"a.png": "dog", "b.png": "dog"})])
+    saved.start()
+    assert book.labels == {"a.png": "dog", "b.png": "dog"}
+    assert not list(tmp_path.glob("damaged-*"))
+
+
+def test_rows_that_a_person_has_removed_or_mistyped_are_not_restored(tmp_path):
+    book = LabelBook(tmp_path, CLASSES)
+    for name in ("a.png", "b.png"):
+        book.set(name, "cat")
+    book.path.write_bytes(encode_label_table({"a.png": "cat"}))
+    assert book.labels == {"a.png": "cat"}
+    book.path.write_bytes(encode_label_table({"a.png": "catt"}))
+    with pytest.raises(NPMatchError, match="unknown class 'catt'"):
+        _ = book.labels
+    book.path.unlink()
+    assert book.labels == {}
+    book.set("c.png", "dog")
+    assert on_disk(tmp_path) == {"c.png": "dog"}
+    assert (tmp_path / "removed-labels.csv").read_bytes() == encode_label_table({"a.png": "cat", "b.png": "cat"})
+
+
+def test_a_damaged_book_that_cannot_be_restored_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr("npmatch.runs.label_file.SETTLE_SECONDS", 0.0)
+    book = LabelBook(tmp_path, CLASSES)
+    book.set("a.png", "cat")
+    book.path.write_bytes(b"nonsense")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(NPMatchError, match=r"cannot be restored from labels.backup.csv \(No space left on device\)"):
+            LabelBook(tmp_path, CLASSES)
+    assert book.path.read_bytes() == b"nonsense"
+    (tmp_path / "labels.backup.csv").unlink()
+    with pytest.raises(NPMatchError, match=r"labels.csv: the first line names .*there is no labels.backup.csv"):
         LabelBook(tmp_path, CLASSES)
 
 

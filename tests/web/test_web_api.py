@@ -310,7 +310,7 @@ def test_a_label_that_could_not_be_saved_is_not_counted_and_can_be_given_again(c
     client.post("/api/labels", json={"image": one, "label": 0})
     before = client.get("/api/status").json()["counts"]
     with monkeypatch.context() as patch:
-        patch.setattr("npmatch.runs.label_book.write_atomically", full_disk)
+        patch.setattr("npmatch.runs.label_file.write_atomically", full_disk)
         for path, body in (("/api/labels", {"image": two, "label": 1}), ("/api/undo", {})):
             answer = client.post(path, json=body)
             assert answer.status_code == 507
@@ -343,6 +343,15 @@ def test_a_damaged_labels_csv_is_reported_until_it_is_repaired(client, run_folde
     assert status["counts"] is None
     (run_folder / "labels.csv").unlink()
     assert client.get("/api/status").json()["problem"] is None
+
+
+def test_a_labels_csv_that_was_restored_is_told_on_the_page(client, run_folder, monkeypatch):
+    monkeypatch.setattr("npmatch.runs.label_file.SETTLE_SECONDS", 0.0)
+    client.post("/api/labels", json={"image": all_images(client)[0]["image"], "label": 0})
+    (run_folder / "labels.csv").write_bytes(b"")
+    status = client.get("/api/status").json()
+    assert "restored from labels.backup.csv (number of labels: 1)" in status["problem"]
+    assert status["counts"]["labelled"] == 1
 
 
 def test_without_the_data_the_model_still_answers_and_the_status_says_why(run_folder, tmp_path):

@@ -107,7 +107,7 @@ def test_a_label_that_could_not_be_saved_is_told_and_asked_for_again(page, serve
 
     open_grid(page, served.url)
     with monkeypatch.context() as patch:
-        patch.setattr("npmatch.runs.label_book.write_atomically", full_disk)
+        patch.setattr("npmatch.runs.label_file.write_atomically", full_disk)
         page.keyboard.press("1")
         expect(page.locator("#unsaved")).to_contain_text("1 change is not saved")
         expect(page.locator("#unsaved")).to_contain_text("No space left on device")

@@ -52,9 +52,12 @@ def positions_by_name(images: ImageSet) -> dict[str, int]:
     return {image_name(images, position): position for position in range(len(images))}
 
 
-def read_label_table(table: Path) -> Iterator[LabelRow]:
-    """The rows of a label table; spaces, quotes, newlines and a leading = in a name are kept."""
-    for line, cells in read_rows(table, verbatim=True):
+def read_label_table(table: Path, content: bytes | None = None) -> Iterator[LabelRow]:
+    """The rows of a label table; spaces, quotes, newlines and a leading = in a name are kept.
+
+    With `content`, the bytes of the table, the file is not read again.
+    """
+    for line, cells in read_rows(table, verbatim=True, content=content):
         yield LabelRow(f"{table}, line {line}", name_from_text(cells["path"]), cells["label"])
 
 

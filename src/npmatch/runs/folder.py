@@ -67,6 +67,7 @@ class RunFolder:
         self.report = self.path / "report.html"
         # Written when people label images, by `npmatch label` and the page.
         self.labels = self.path / "labels.csv"
+        self.labels_backup = backup_of(self.labels)
 
     def __str__(self) -> str:
         """The path; messages name a run by it."""
@@ -237,6 +238,11 @@ class RunFolder:
                 f"{self.test_predictions}: damaged, or not of the classes in {self.model_config} ({reason}); restore "
                 "it, or remove it to show the run without predictions"
             ) from error
+
+
+def backup_of(table: Path) -> Path:
+    """The file beside a table of labels that holds its last good state."""
+    return table.with_name(f"{table.stem}.backup{table.suffix}")
 
 
 def runs_below(folder: Path) -> list[Path]:

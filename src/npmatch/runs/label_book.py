@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from npmatch.data.labels import LabelRow, class_index, encode_label_table, read_label_table
+from npmatch.data.labels import LabelRow, class_index
 from npmatch.errors import NPMatchError
-from npmatch.files import one_writer, remove_leftovers, write_atomically
 from npmatch.runs.folder import RunFolder
+from npmatch.runs.label_file import DamagedLabelsError, LabelFile, Table
+from npmatch.training.display import Display
 
 
 class LabelsNotSavedError(NPMatchError):
@@ -27,13 +27,26 @@ class LabelBook:
     data's root), by its position (`#12`) if it has no name there, or by an absolute path if it lies outside the data.
     """
 
-    def __init__(self, run: str | Path, class_names: Iterable[str], known_images: Container[str] | None = None) -> None:
-        """Reads the file if it exists; if `known_images` is given, only those may get a label."""
+    def __init__(
+        self,
+        run: str | Path,
+        class_names: Iterable[str],
+        known_images: Container[str] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        """Reads the file if it exists; if `known_images` is given, only those may get a label.
+
+        `warn` is told if the file was damaged and has been restored; by default, standard error is.
+        """
         self.path = RunFolder(run).labels
         self.class_names = tuple(class_names)
         self.known_images = known_images
+        self.restored: str | None = None  # a line that says so, if the file was damaged and has been restored
         self._labels: dict[str, str] = {}
-        self._last_stamp: tuple[int, ...] | None = None  # of the file when it was last read or written
+        self._warn = warn or Display("", 0).warn
+        self._file = LabelFile(self.path, self._tell_restored)
+        self._content: bytes | None = None  # of the file when it was last read or written
+        self._last_stamp: tuple[int, ...] | None = None  # of the file at that time
         self._lock = threading.RLock()
         self._is_exclusive = False
         self._refresh()
@@ -51,13 +64,13 @@ class LabelBook:
         """Keeps all other writers out: what is read inside is still true when it is changed inside."""
         with self._lock, ExitStack() as held:
             if not self._is_exclusive:
-                file = self._file()
                 try:
-                    held.enter_context(one_writer(file.with_name(f".{file.name}.lock")))
+                    held.enter_context(self._file.one_writer())
                 except OSError as error:
                     raise self._not_saved(error) from error
-                remove_leftovers(file)
-                self._read()  # even if the stamp is the same: a clock may be too coarse to tell two changes apart
+                # Bytes, not stamps, are compared: a clock may be too coarse to tell two changes apart.
+                if self._file.content() != self._content:
+                    self._take(self._file.read_or_mend())
                 held.callback(setattr, self, "_is_exclusive", False)
                 self._is_exclusive = True
             yield
@@ -93,46 +106,39 @@ class LabelBook:
         """Sets labels, or removes those that are None: first on the disk, then in memory."""
         labels = {name: label for name, label in {**self._labels, **changes}.items() if label is not None}
         try:
-            write_atomically(self._file(), encode_label_table(labels))
+            content = self._file.write(labels)
         except OSError as error:
             raise self._not_saved(error) from error
-        self._labels, self._last_stamp = labels, self._stamp()
+        self._labels, self._content, self._last_stamp = labels, content, self._file.stamp()
 
     def _refresh(self) -> None:
         """Reads the file again if it has changed since."""
-        if self._stamp() != self._last_stamp:
-            self._read()
+        stamp = self._file.stamp()
+        if stamp == self._last_stamp:
+            return
+        try:
+            self._take(self._file.read())
+            self._last_stamp = stamp
+        except DamagedLabelsError as damage:
+            try:
+                with self.exclusive():  # which restores the file
+                    self._last_stamp = self._file.stamp()
+            except LabelsNotSavedError:
+                raise damage from None
 
-    def _read(self) -> None:
-        """Reads and checks the file; if it is missing, the book is empty."""
-        stamp = self._stamp()
-        rows = list(read_label_table(self.path)) if stamp is not None else []
-        for row in rows:
+    def _take(self, table: Table) -> None:
+        """Checks the rows of the file and keeps them."""
+        for row in table.rows:
             if os.path.isabs(row.path):  # an image outside the data set, which was checked when it was labelled
                 class_index(row.label, self.class_names, row.where)
             else:
                 self.check(row)
-        self._labels = {row.path: row.label for row in rows}
-        self._last_stamp = stamp
+        self._labels = {row.path: row.label for row in table.rows}
+        self._content = table.content
 
-    def _file(self) -> Path:
-        """The file that is written: that of a link, because several runs may share one book."""
-        file = Path(os.path.realpath(self.path))
-        if self.path.is_symlink() and not file.exists():  # a run from elsewhere must not create files where it likes
-            raise NPMatchError(f"{self.path}: links to {file}, which does not exist; create it, or remove the link")
-        return file
-
-    def _stamp(self) -> tuple[int, ...] | None:
-        """Inode, times and size of the file, to detect changes; None if it does not exist."""
-        try:
-            status = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise NPMatchError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
-            raise NPMatchError(f"{self.path}: not a regular file; remove it, or restore the labels")
-        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+    def _tell_restored(self, line: str) -> None:
+        self.restored = line
+        self._warn(line)
 
     def _not_saved(self, error: OSError) -> LabelsNotSavedError:
         return LabelsNotSavedError(

@@ -156,6 +156,7 @@ class Site:
         problem, counts = self.problem, None
         try:
             counts = self._labelling and self._labelling.counts()
+            problem = problem or (self._labelling and self._labelling.annotations.book.restored)
         except NPMatchError as error:  # labels.csv was edited by hand and cannot be read
             problem = problem or str(error)
         final = final_scores(records)

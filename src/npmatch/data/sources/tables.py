@@ -23,12 +23,16 @@ class TableRow(NamedTuple):
     cells: dict[str, str]
 
 
-def read_rows(table: Path, verbatim: bool = False, optional: str = "") -> Iterator[TableRow]:
+def read_rows(
+    table: Path, verbatim: bool = False, optional: str = "", content: bytes | None = None
+) -> Iterator[TableRow]:
     """All rows but empty lines; the columns path and label are required, error messages mention `optional` ones.
 
-    `verbatim` keeps spaces before a cell, and keeps bytes that are not UTF-8 as Python has them in file names.
+    `verbatim` keeps spaces before a cell, and keeps bytes that are not UTF-8 as Python has them in file names. With
+    `content`, the bytes of the table, the file is not read again.
     """
-    rows = _parse(table, _read_text(table, "surrogateescape" if verbatim else "strict"), verbatim)
+    content = _read_bytes(table) if content is None else content
+    rows = _parse(table, _decode(table, content, "surrogateescape" if verbatim else "strict"), verbatim)
     columns = [name.strip() for name in next(rows, (1, []))[1]]
     _check_columns(table, columns, optional)
     for line, cells in rows:
@@ -44,12 +48,18 @@ def read_rows(table: Path, verbatim: bool = False, optional: str = "") -> Iterat
             yield TableRow(line, row)
 
 
-def _read_text(table: Path, errors: str) -> str:
-    """The text of a file or a pipe; a byte-order mark is skipped."""
+def _read_bytes(table: Path) -> bytes:
+    """The bytes of a file or a pipe."""
     try:
-        return table.read_bytes().decode("utf-8-sig", errors)
+        return table.read_bytes()
     except OSError as error:
         raise NPMatchError(f"{table}: cannot be read ({error.strerror or error})") from error
+
+
+def _decode(table: Path, content: bytes, errors: str) -> str:
+    """The text of a table; a byte-order mark is skipped."""
+    try:
+        return content.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise NPMatchError(
