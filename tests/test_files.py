@@ -45,7 +45,9 @@ def test_every_writer_has_a_temporary_file_of_its_own_and_leftovers_are_known(tm
     assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
-@given(st.lists(st.sampled_from([b"\\", b"x", b"5c", b"ff", b"\xff", b"a", "é".encode()])).map(b"".join).map(os.fsdecode))
+@given(
+    st.lists(st.sampled_from([b"\\", b"x", b"5c", b"ff", b"\xff", b"a", "é".encode()])).map(b"".join).map(os.fsdecode)
+)
 def test_every_file_name_is_text_and_comes_back(name):
     text = name_as_text(name)
     assert text.encode().decode() == text, "strict UTF-8"

@@ -55,7 +55,7 @@ def test_a_table_without_the_columns_is_refused(tmp_path):
 def test_an_unclosed_quote_swallows_no_rows(tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text('path,label\na.png,cat\n"b.png,dog\nc.png,cat\n')
-    with pytest.raises(NPMatchError, match=r"labels.csv, line 3: not valid CSV \(unexpected end of data\); close every"):
+    with pytest.raises(NPMatchError, match=r"labels.csv, line 3: not valid CSV \(unexpected end of data\); close"):
         list(read_label_table(table))
 
 

@@ -176,7 +176,7 @@ ODD_EXPORTS = {
     "annotations in words": '[{"annotations": "x"}]',
     "annotations that are numbers": '[{"annotations": [1]}]',
     "a result that is a number": '[{"annotations": [{"result": 1}]}]',
-    "choices within choices": '[{"annotations": [{"result": [{"value": {"choices": [["a"]]}}]}], "data": {"path": "x"}}]',
+    "choices within choices": '[{"annotations": [{"result": [{"value": {"choices": [["a"]]}}]}], "path": "x"}]',
     "a choice that is a number": '[{"label": 5, "path": "unlabeled/in/0.png"}]',
     "choices that are a number": '[{"label": {"choices": 3}, "path": "unlabeled/in/0.png"}]',
     "a list of numbers": '[{"label": [7], "path": "unlabeled/in/0.png"}]',

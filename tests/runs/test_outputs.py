@@ -56,7 +56,7 @@ def test_suggest_keeps_the_labels_that_were_filled_in(suggest, tmp_path, capsys)
         csv.writer(file).writerows(rows)
     filled = table.read_bytes()
     assert main([*suggest, "-o", str(table)]) == 2
-    assert capsys.readouterr().err.endswith("todo.csv: exists already; choose another -o, or replace it with --overwrite\n")
+    assert "todo.csv: exists already; choose another -o, or replace it with --overwrite\n" in capsys.readouterr().err
     assert table.read_bytes() == filled
     assert main([*suggest, "-o", str(table), "--overwrite"]) == 0
     assert table.read_bytes() != filled

@@ -158,7 +158,8 @@ def has_no_label(table: Path) -> bool:
     """Whether a file is a table of suggestions in which nobody has filled in a label."""
     columns = {field.name for field in fields(Suggestion)} - {"name", "position"} | {"path", "label"}
     try:
-        return all(columns <= cells.keys() and not cells["label"].strip() for _, cells in read_rows(table, verbatim=True))
+        rows = read_rows(table, verbatim=True)
+        return all(columns <= cells.keys() and not cells["label"].strip() for _, cells in rows)
     except NPMatchError:
         return False
 

@@ -78,7 +78,7 @@ class RunFolder:
         return self.config.is_file()
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name in the folder is the run's: its configuration, log, model, labels, not a report."""
+        """Whether a file of this name is the run's own, such as its log, model or labels; a report is not."""
         files = set(vars(self).values()) - {self.report}
         return self.exists() and self.path / name in files
 

@@ -149,7 +149,7 @@ class Labelling:
 
     def undo(self, user: str = "") -> dict[str, Any]:
         """Undoes the user's last change; `changed` holds the image, or nothing where there was nothing to undo."""
-        with self._lock:
+        with self._lock, self.annotations.book.exclusive():
             position = self._positions.get(self.annotations.undo(user) or "", -1)
             changed = [self._describe(position)] if position in self.pool.row_of else []
             return {"changed": changed, "counts": self.counts()}

@@ -155,8 +155,9 @@ class Site:
         records = self._records()
         problem, counts = self.problem, None
         try:
-            counts = self._labelling and self._labelling.counts()
-            problem = problem or (self._labelling and self._labelling.annotations.book.restored)
+            if self._labelling is not None:
+                counts = self._labelling.counts()
+                problem = problem or self._labelling.annotations.book.restored
         except NPMatchError as error:  # labels.csv was edited by hand and cannot be read
             problem = problem or str(error)
         final = final_scores(records)

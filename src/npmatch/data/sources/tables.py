@@ -81,7 +81,7 @@ def _parse(table: Path, text: str, verbatim: bool) -> Iterator[tuple[int, list[s
             return
         except csv.Error as error:
             raise NPMatchError(
-                f"{table}, line {first_line}: not valid CSV ({error}); close every quote, and double those inside a cell"
+                f"{table}, line {first_line}: not valid CSV ({error}); close every quote, and double those in a cell"
             ) from error
         yield first_line, cells
 
