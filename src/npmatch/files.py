@@ -210,7 +210,7 @@ def _wait_for_lock(take: Callable[[], None], lock: Path) -> None:
                 raise
         if time.monotonic() > deadline:
             raise NPMatchError(f"{lock}: held by another process for {LOCK_SECONDS:g} seconds; end it and try again")
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def _already_locked(folder: Path, holder: str) -> NPMatchError:

@@ -80,7 +80,7 @@ def kill_writers(folder, seed):
     return [line.strip() for line in lines]
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_processes_that_are_killed_lose_no_label_that_they_acknowledged(tmp_path, rounds):
     counts = Counter()
     for seed in range(rounds):

@@ -171,16 +171,16 @@ def predict(
     """
     from npmatch.decide import Decider, Wishes
     from npmatch.distributed.devices import choose_device
-    from npmatch.distributed.ranks import is_rank_zero, process_group
+    from npmatch.distributed.ranks import is_rank_zero, on_rank_zero, process_group
     from npmatch.predict.files import is_prediction_table, predict_files
     from npmatch.runs.open import load
     from npmatch.runs.outputs import check_output
 
-    check_output(out, overwrite, may_replace=is_prediction_table)
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
     errors = Console(stderr=True, quiet=not is_rank_zero())
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
     with process_group(choose_device(check_device(device))), ExitStack() as shown:
+        on_rank_zero(lambda: check_output(out, overwrite, may_replace=is_prediction_table))
         classifier = load(run, device)
         decider = Decider(classifier.calibration, wishes)
         if decider.warning and is_rank_zero():
