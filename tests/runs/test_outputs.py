@@ -33,6 +33,7 @@ def test_no_output_replaces_a_file_of_a_run(run, predict, suggest, capsys):
     before = {file: file.read_bytes() for file in run.iterdir() if file.is_file()}
     commands = [
         [*predict, "-o", str(run / "labels.csv")],
+        [*predict, "-o", str(run / "labels.backup.csv")],
         [*predict, "-o", str(run / "metrics.jsonl")],
         [*suggest, "-o", str(run / "labels.csv")],
         [*suggest, "--label-studio", str(run / "split.json")],
@@ -98,6 +99,13 @@ def test_an_export_replaces_neither_another_readme_nor_another_model(run, tmp_pa
     file.write_text("mine")
     assert main(["export", str(run), "-o", str(file)]) == 2
     assert file.read_text() == "mine"
+
+
+def test_a_name_that_no_file_can_have_is_one_line(predict, tmp_path, capsys):
+    assert main([*predict, "-o", str(tmp_path / f"{'x' * 300}.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be written (File name too long)" in error
+    assert error.count("\n") == 1
 
 
 def test_a_report_replaces_no_other_page(run, tmp_path, capsys):

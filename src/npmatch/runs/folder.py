@@ -67,7 +67,6 @@ class RunFolder:
         self.report = self.path / "report.html"
         # Written when people label images, by `npmatch label` and the page.
         self.labels = self.path / "labels.csv"
-        self.labels_backup = backup_of(self.labels)
 
     def __str__(self) -> str:
         """The path; messages name a run by it."""
@@ -79,7 +78,7 @@ class RunFolder:
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name is the run's own, such as its log, model or labels; a report is not."""
-        files = set(vars(self).values()) - {self.report}
+        files = {*vars(self).values(), backup_of(self.labels)} - {self.report}
         return self.exists() and self.path / name in files
 
     def has_model(self) -> bool:

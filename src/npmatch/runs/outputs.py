@@ -14,9 +14,12 @@ def check_output(path: Path, overwrite: bool, may_replace: Callable[[Path], bool
 
     `may_replace` recognises files that the same command wrote and that hold nothing else.
     """
-    if path.is_dir():
-        return  # the attempt to write it fails with a message of its own
-    if RunFolder(path.parent).owns(path.name):
+    try:
+        is_own = RunFolder(path.parent).owns(path.name)
+        is_kept = path.is_file() and path.stat().st_size > 0 and not overwrite and not may_replace(path)
+    except OSError:
+        return  # the attempt to write it fails with a message of its own, as that to write a folder does
+    if is_own:
         raise NPMatchError(f"{path}: belongs to the run in {path.parent}; choose another -o")
-    if path.exists() and path.stat().st_size and not overwrite and not may_replace(path):
+    if is_kept:
         raise NPMatchError(f"{path}: exists already; choose another -o, or replace it with --overwrite")
