@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -36,6 +37,23 @@ from npmatch.files import temporary_path
 FAULTS = ("kill -9", "SIGTERM", "kill -9 in a checkpoint's write")
 CLOCKS = ("seconds", "images_per_second")
 SETTINGS = ("training.checkpoint_every=20", "training.log_every=10", "training.eval_every=50")
+
+
+class Start(StrEnum):
+    """What the network of a run starts from."""
+
+    SCRATCH = "scratch"
+    PRETRAINED = "pretrained"
+    FROZEN = "frozen"  # and its features are computed once
+
+
+# The digits are small; the network sees them at the least size it can take.
+LITE = ("backbone.name=timm:tf_efficientnet_lite0", "backbone.pretrained=true", "backbone.input_size=32")
+STARTS: dict[Start, tuple[str, ...]] = {
+    Start.SCRATCH: (),
+    Start.PRETRAINED: LITE,
+    Start.FROZEN: (*LITE, "backbone.frozen=true", "backbone.cached_views=1"),
+}
 
 
 class Death(NamedTuple):
@@ -250,6 +268,10 @@ def main(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of runs to kill and resume.")] = 5,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="Training steps of each run.")] = 200,
     kills: Annotated[int, typer.Option("--kills", min=1, help="Highest number of times that a run is killed.")] = 3,
+    start: Annotated[
+        Start,
+        typer.Option("--start", help="From scratch, from pretrained weights, or on cached features of a network."),
+    ] = Start.SCRATCH,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of runs at a time.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the moments and kinds of death.")] = 0,
     device: DeviceOption = None,
@@ -259,7 +281,9 @@ def main(
 
     Weights and log are compared bit for bit; exit code 1 where a round differs.
     """
-    result = bench_faults(rounds, iterations, str(choose_device(check_device(device))), jobs, kills, seed)
+    settings = (*SETTINGS, *STARTS[start])
+    chosen = str(choose_device(check_device(device)))
+    result = bench_faults(rounds, iterations, chosen, jobs, kills, seed, settings=settings)
     show(result, as_json)
     if min(result.ratios.values()) < 1:
         raise typer.Exit(1)

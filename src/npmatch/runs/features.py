@@ -24,6 +24,7 @@ from npmatch.data.fingerprint import hash_contents
 from npmatch.data.loading import iterate_selected, workers_or_default
 from npmatch.data.split import trained_on
 from npmatch.draws import mix
+from npmatch.files import remove_leftovers
 from npmatch.training import Display, load_tensors, save_tensors
 from npmatch.training.display import counting
 from npmatch.types import Views
@@ -67,6 +68,7 @@ def view_activations(
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         delete_oldest(path.parent)
+        remove_leftovers(path)
         save_tensors(path, {"weak": weak.cpu(), "strong": strong.cpu()})
     return ViewActivations(weak, strong)
 
