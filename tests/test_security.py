@@ -12,6 +12,7 @@ import sys
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import npmatch
 from npmatch import user_code as imports
@@ -131,6 +132,19 @@ def test_an_absurd_header_is_one_line(tmp_path, kind):
     path.write_bytes(HEADERS[kind])
     with pytest.raises(NPMatchError, match=r"model\.safetensors"):
         load_tensors(path)
+
+
+def test_a_model_that_holds_nan_is_refused_and_one_that_computes_it_too(model, tmp_path, capfd):
+    tensors, _ = load_tensors(model / "model.safetensors")
+    weight = tensors["head.classifier.weight"]
+    save_tensors(model / "model.safetensors", {**tensors, "head.classifier.weight": torch.full_like(weight, torch.nan)})
+    with pytest.raises(NPMatchError, match=r"model\.safetensors: .*head\.classifier\.weight holds NaN"):
+        npmatch.load(model)
+    save_tensors(model / "model.safetensors", {**tensors, "head.classifier.weight": torch.full_like(weight, torch.inf)})
+    Image.new("L", (8, 8), 200).save(tmp_path / "image.png")
+    assert main(["predict", str(model), str(tmp_path / "image.png"), "-o", str(tmp_path / "out.csv")]) == 2
+    assert "predictions are not finite" in capfd.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_tensors_of_another_shape_or_name_are_one_line(model):
@@ -267,6 +281,18 @@ BROKEN_SPECS = {
     "a broken width": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "width": 4.5}},
     "a width of terabytes": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "width": 10**6}},
     "no sample": lambda spec: {**spec, "algorithm_config": {**spec["algorithm_config"], "samples": -1}},
+    "millions of samples": lambda spec: {
+        **spec,
+        "algorithm_config": {**spec["algorithm_config"], "samples": 4 * 10**7},
+    },
+    "an empty bank": lambda spec: {**spec, "algorithm_config": {**spec["algorithm_config"], "bank": 0}},
+    "a bank in words": lambda spec: {**spec, "algorithm_config": {**spec["algorithm_config"], "bank": "large"}},
+    "no stride": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "stem_stride": 0}},
+    "a momentum in words": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "norm_momentum": "x"}},
+    "an unknown network": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "name": "wrn-9-9"}},
+    "a key of no version": lambda spec: {**spec, "backbone_config": {**spec["backbone_config"], "colour": "red"}},
+    "one class twice": lambda spec: {**spec, "class_names": ["cat", "cat", *spec["class_names"][2:]]},
+    "classes in one word": lambda spec: {**spec, "class_names": "0123456789"},
     "classes that are numbers": lambda spec: {**spec, "class_names": list(range(10))},
     "a side of megametres": lambda spec: {**spec, "stored_side": 10**6},
     "no side": lambda spec: {**spec, "stored_side": 0},
@@ -275,6 +301,11 @@ BROKEN_SPECS = {
     "two means": lambda spec: {**spec, "mean": [0.1, 0.2]},
     "a mean in words": lambda spec: {**spec, "mean": ["grey"]},
     "no spread": lambda spec: {**spec, "std": [0]},
+    "a spread next to nothing": lambda spec: {**spec, "std": [1e-300]},
+    "a spread that is no number": lambda spec: {**spec, "std": [float("nan")]},
+    "a mean that is no number": lambda spec: {**spec, "mean": [float("nan")]},
+    "a mean without end": lambda spec: {**spec, "mean": [float("inf")]},
+    "a mean that is true": lambda spec: {**spec, "mean": [True]},
 }
 
 
@@ -284,6 +315,22 @@ def test_a_config_json_that_describes_no_model_is_one_line(model, change):
     path.write_text(json.dumps(BROKEN_SPECS[change](json.loads(path.read_text()))))
     with pytest.raises(NPMatchError, match=r"config\.json"):
         npmatch.load(model)
+
+
+@pytest.mark.parametrize("setting", [("samples", 10**4), ("bank", 10**6)])
+def test_a_config_json_takes_no_more_memory_than_its_weights(tiny_run, tmp_path, setting, monkeypatch):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    key, value = setting
+    config = json.loads((run / "config.json").read_text())
+    edit(run / "config.json", algorithm_config={**config["algorithm_config"], key: value})
+    made = []
+    randn, zeros = torch.randn, torch.zeros
+    monkeypatch.setattr(torch, "randn", lambda *size, **kw: made.append(randn(*size, **kw)) or made[-1])
+    monkeypatch.setattr(torch, "zeros", lambda *size, **kw: made.append(zeros(*size, **kw)) or made[-1])
+    with contextlib.suppress(NPMatchError):  # the noise in the file is that of the samples it was saved with
+        npmatch.load(run)
+    assert made
+    assert all(tensor.device.type == "meta" or tensor.numel() < 10**4 for tensor in made)
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "data.json", "split.json", "config.yaml"])

@@ -19,6 +19,7 @@ FOREIGN = -2  # label of an image that is known to belong to no class; −1 mean
 # Ranges of numeric settings. The upper bounds are far beyond any use and keep later arithmetic from overflowing.
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # a number of steps or of images
 Size = Annotated[int, Field(gt=0, le=10**6)]  # a number of things held in memory at once
+Samples = Annotated[int, Field(gt=0, le=10**4)]  # a number of passes or latent samples for each prediction
 PositiveFloat = Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

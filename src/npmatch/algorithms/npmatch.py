@@ -22,7 +22,7 @@ from npmatch.heads import Model, NeuralProcessHead, WeakNorm
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.objectives.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, NonNegativeFloat, Share, Size, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Samples, Share, Size, Step, Task
 
 
 class NPMatch(Algorithm):
@@ -53,7 +53,7 @@ class NPMatch(Algorithm):
     class Config:
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
-        samples: Size = 10  # T, number of latent samples of a prediction
+        samples: Samples = 10  # T, number of latent samples of a prediction
         bank: Size = 2560  # Q, number of representations in a memory bank
         width: Size | None = None  # M, width of the head; None: a quarter of the features
         confidence: Share = 0.95  # τ_c: upper limit of the thresholds of the classes

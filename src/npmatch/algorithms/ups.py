@@ -26,7 +26,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.heads import MCDropoutModel, frozen_statistics
 from npmatch.objectives.losses import masked_mean, one_hot
 from npmatch.objectives.selection import Curriculum
-from npmatch.types import Batch, NonNegativeFloat, Share, ShareBelowOne, Size, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, Samples, Share, ShareBelowOne, Step, Task
 
 
 class Selection(NamedTuple):
@@ -44,7 +44,7 @@ class UPS(Algorithm):
     class Config:
         """The paper's hyperparameters, with the confidence of FlexMatch's curriculum."""
 
-        samples: Size = 10  # T, number of passes under dropout
+        samples: Samples = 10  # T, number of passes under dropout
         dropout: ShareBelowOne = 0.3  # share of elements dropped
         confidence: Share = 0.95  # τ_p: upper limit of the thresholds of the classes
         max_std: NonNegativeFloat = 0.05  # κ_p: pseudo-labels of higher standard deviation are not trusted

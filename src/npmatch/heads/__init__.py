@@ -1,6 +1,6 @@
 """Heads on a backbone: linear, neural process with its banks, MC dropout; and the model that joins the two."""
 
-from npmatch.heads.bank import Bank
+from npmatch.heads.bank import Bank, condensed_banks
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
 from npmatch.heads.memory import Memory
@@ -21,6 +21,7 @@ __all__ = [
     "WeakNorm",
     "average_statistics",
     "backbones_in",
+    "condensed_banks",
     "frozen_statistics",
     "synchronise_norms",
 ]

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_condensed: ContextVar[bool] = ContextVar("condensed", default=False)
+
+
+@contextmanager
+def condensed_banks() -> Iterator[None]:
+    """Inside, new banks have length 1: a saved model holds no more, whatever length its settings name."""
+    token = _condensed.set(True)
+    try:
+        yield
+    finally:
+        _condensed.reset(token)
 
 
 class Bank(nn.Module):
@@ -18,6 +33,7 @@ class Bank(nn.Module):
     def __init__(self, length: int, width: int) -> None:
         """Starts with one random row, as the paper initialises its banks."""
         super().__init__()
+        length = 1 if _condensed.get() else length
         self.register_buffer("rows", torch.zeros(length + 1, width))
         self.rows[0] = torch.randn(width)
         self.register_buffer("position", torch.tensor(1 % length))

@@ -52,14 +52,24 @@ def as_network_input(images: Tensor, spec: ModelSpec, device: torch.device) -> T
 def predict_batch(model: Predictor, images: Tensor, spec: ModelSpec, device: torch.device) -> Prediction:
     """The prediction of uint8 images N C H W, on the CPU."""
     prediction: Prediction = model(as_network_input(images, spec, device))
-    return prediction.to("cpu")
+    return _finite(prediction.to("cpu"))
 
 
 @torch.no_grad()
 def describe_batch(model: Model, images: Tensor, spec: ModelSpec, device: torch.device) -> tuple[Prediction, Tensor]:
     """The prediction of uint8 images N C H W and their features N F, on the CPU."""
     prediction, features = model.describe(as_network_input(images, spec, device))
-    return prediction.to("cpu"), features.cpu()
+    return _finite(prediction.to("cpu")), features.cpu()
+
+
+def _finite(prediction: Prediction) -> Prediction:
+    """The same prediction, or an error: a table that says `cat, nan` looks like an answer."""
+    if not bool(prediction.probs.isfinite().all() & prediction.entropy.isfinite().all()):
+        raise NPMatchError(
+            "the model's predictions are not finite: it diverged in training, or its files were changed; train again "
+            "with a lower training.learning_rate, or restore them"
+        )
+    return prediction
 
 
 def predict_store(

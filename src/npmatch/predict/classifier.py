@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from npmatch.backbones import BackboneConfig
 from npmatch.backbones.weights import licence
 from npmatch.data import decode_image, to_tensor
 from npmatch.data.loading import check_batch_size
@@ -119,7 +118,7 @@ class Classifier(Pretrained):
 
     def facts(self) -> ModelFacts:
         """The facts about the model, and about its run if it was loaded from one."""
-        spec, backbone = self.spec, BackboneConfig(**self.spec.backbone_config)
+        spec, backbone = self.spec, self.spec.settings().backbone
         return ModelFacts(
             algorithm=spec.algorithm,
             backbone=str(spec.backbone_config.get("name")),
@@ -161,11 +160,13 @@ def load_model(
     state, _ = load_tensors(folder / MODEL_WEIGHTS)
     try:
         model = model_with(spec, state)
-    except TypeError as error:
-        raise NPMatchError(f"{path}: does not describe a model of this version ({error})") from error
+    except NPMatchError as error:
+        raise NPMatchError(f"{path}: {error}") from error
     except (ValueError, RuntimeError) as error:
         what = str(error).splitlines()[0]
         raise NPMatchError(f"{folder / MODEL_WEIGHTS}: does not fit {path} ({what})") from error
+    except Exception as error:  # networks fail in many ways to be built from settings that do not suit each other
+        raise NPMatchError(f"{path}: its network cannot be built ({type(error).__name__}: {error})") from error
     classifier = Classifier(model, spec, choose_device(device))
     classifier.folder = folder
     if calibrated:
