@@ -19,6 +19,7 @@ from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.runs.calibrate import calibrate
 from npmatch.training import load_tensors, save_tensors
+from npmatch.training.checkpoint import checksum_of
 from npmatch.types import Dataset
 
 
@@ -85,7 +86,7 @@ def test_it_never_sees_a_test_image_nor_the_label_of_another_image(calibrated_ru
         test = ImageSet(Forbidden(), torch.full((360,), -1))
         data = Dataset("digits", digits.class_names, ImageSet(digits.train.images, labels), test)
         (tmp_path / name).mkdir()
-        calibrate(classifier, data, split, 256).save(tmp_path / name)
+        calibrate(classifier, data, split, 256).save(tmp_path / name, checksum_of(calibrated_run / "model.safetensors"))
         return (tmp_path / name / "calibration.safetensors").read_bytes()
 
     lied = torch.full_like(digits.train.labels, -1)
@@ -212,6 +213,27 @@ def test_a_calibration_that_cannot_be_read_is_written_again(calibrated_run, tmp_
     assert "npmatch calibrate writes it again" in capsys.readouterr().err
     assert main(["calibrate", str(run)]) == 0
     assert path.read_bytes() == whole
+
+
+def test_a_calibration_of_another_model_is_refused_and_written_again(calibrated_run, tmp_path, capsys):
+    """As where the files of two runs were mixed, or a process was killed between the model and its calibration."""
+    run = shutil.copytree(calibrated_run, tmp_path / "run")
+    whole = (run / "calibration.safetensors").read_bytes()
+    weights, _ = load_tensors(run / "model.safetensors")
+    save_tensors(run / "model.safetensors", {name: t * 0.5 if t.ndim == 4 else t for name, t in weights.items()})
+    for words in (["evaluate", str(run)], ["report", str(run), "--out", str(tmp_path / "page.html")]):
+        assert main(words) == 2
+        assert "was fitted for other weights than those beside it" in capsys.readouterr().err
+    assert main(["calibrate", str(run)]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    assert (run / "calibration.safetensors").read_bytes() != whole
+
+
+def test_a_saved_copy_keeps_its_calibration(calibrated_run, tmp_path):
+    model = npmatch.load(calibrated_run)
+    model.save_pretrained(tmp_path / "copy")
+    again = npmatch.Classifier.from_pretrained(tmp_path / "copy")
+    assert again.calibration.temperature == model.calibration.temperature
 
 
 def test_predict_writes_what_was_asked_for(calibrated_run, tmp_path, capsys):

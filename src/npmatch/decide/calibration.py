@@ -69,14 +69,18 @@ class Calibration:
             raise _no_labels(f"coverage={coverage}", fewest_for_sets(coverage))
         return PredictionSets(self.held_out.probs, self.y, coverage)
 
-    def save(self, folder: Path) -> None:
-        """Writes calibration.safetensors, which `load` reads, and calibration.json, a summary for people."""
+    def save(self, folder: Path, model: str | None = None) -> None:
+        """Writes calibration.safetensors, which `load` reads, and calibration.json, a summary for people.
+
+        `model` is the checksum of the weights it was fitted for; `load` refuses it for others.
+        """
         tensors: dict[str, Tensor] = {}
         if self.novelty is not None:
             tensors |= {f"novelty/{name}": tensor for name, tensor in self.novelty.tensors().items()}
         if self.held_out is not None and self.y is not None:
             tensors |= {"probs": self.held_out.probs, "entropy": self.held_out.entropy, "labels": self.y}
         scalars = {"format": FORMAT, "temperature": self.temperature, "source": self.source}
+        scalars |= {} if model is None else {"model": model}
         save_tensors(folder / TENSORS, tensors, scalars)
         write_atomically(folder / SUMMARY, (json.dumps(self.summary(), indent=2) + "\n").encode())
 
@@ -87,8 +91,11 @@ class Calibration:
             (folder / name).unlink(missing_ok=True)
 
     @staticmethod
-    def load(folder: Path, num_classes: int | None = None) -> Calibration | None:
-        """The calibration that `save` wrote, or None if there is none; `num_classes` is checked if given."""
+    def load(folder: Path, num_classes: int | None = None, model: str | None = None) -> Calibration | None:
+        """The calibration that `save` wrote, or None if there is none.
+
+        If given, `num_classes` and `model`, the checksum of the weights, are compared with the calibration's own.
+        """
         path = folder / TENSORS
         if not path.exists():
             return None
@@ -98,6 +105,10 @@ class Calibration:
             raise NPMatchError(f"{error}; npmatch calibrate writes it again") from error
         if scalars.get("format") != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it again")
+        if model is not None and scalars.get("model", model) != model:  # version 0.1.0 did not write it
+            raise NPMatchError(
+                f"{path}: was fitted for other weights than those beside it; npmatch calibrate writes it again"
+            )
         parts = {name.removeprefix("novelty/"): t for name, t in tensors.items() if name.startswith("novelty/")}
         try:
             held_out = Prediction(tensors["probs"], tensors["entropy"]) if "probs" in tensors else None

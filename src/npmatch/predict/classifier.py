@@ -22,7 +22,15 @@ from npmatch.heads import Model
 from npmatch.predict.batches import KINDS_OF_IMAGES, as_pixels, describe_batch, predict_batch
 from npmatch.predict.card import ModelFacts
 from npmatch.predict.hub import CARD, Pretrained
-from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS, ModelSpec, model_with, save_model
+from npmatch.predict.saved import (
+    MODEL_CONFIG,
+    MODEL_WEIGHTS,
+    ModelSpec,
+    load_calibration,
+    model_with,
+    save_calibration,
+    save_model,
+)
 from npmatch.training import load_tensors
 from npmatch.types import Prediction
 from npmatch.user_code import refuse_code, trusting
@@ -112,7 +120,7 @@ class Classifier(Pretrained):
         """Writes model.safetensors and config.json, and the calibration if there is one."""
         save_model(folder, self.model, self.spec)
         if self.calibration is not None:
-            self.calibration.save(folder)
+            save_calibration(folder, self.calibration)
         else:  # the folder may hold the calibration of another model
             Calibration.remove(folder)
 
@@ -170,5 +178,5 @@ def load_model(
     classifier = Classifier(model, spec, choose_device(device))
     classifier.folder = folder
     if calibrated:
-        classifier.calibration = Calibration.load(folder, len(classifier.class_names))
+        classifier.calibration = load_calibration(folder, len(classifier.class_names))
     return classifier

@@ -16,10 +16,11 @@ from torch import Tensor
 from npmatch.algorithms import find_algorithm
 from npmatch.backbones import make_backbone
 from npmatch.config.tree import Config, make_config
+from npmatch.decide import Calibration
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.heads import Bank, Model, condensed_banks
-from npmatch.training import save_tensors
+from npmatch.training.checkpoint import checksum_of, save_tensors
 from npmatch.types import Task
 
 MODEL_CONFIG, MODEL_WEIGHTS = "config.json", "model.safetensors"
@@ -113,6 +114,17 @@ def save_model(folder: Path, model: Model, spec: ModelSpec) -> None:
                 setattr(module, name, child.condensed())
     spec.save(folder / MODEL_CONFIG)
     save_tensors(folder / MODEL_WEIGHTS, condensed.state_dict())
+
+
+def save_calibration(folder: Path, calibration: Calibration) -> None:
+    """Writes a calibration beside the model it was fitted for, and ties it to that model's weights."""
+    calibration.save(folder, checksum_of(folder / MODEL_WEIGHTS))
+
+
+def load_calibration(folder: Path, num_classes: int | None = None) -> Calibration | None:
+    """The calibration in a folder, or None if there is none; one that was fitted for another model is an error."""
+    weights = folder / MODEL_WEIGHTS
+    return Calibration.load(folder, num_classes, checksum_of(weights) if weights.exists() else None)
 
 
 def empty_model(spec: ModelSpec) -> Model:

@@ -21,6 +21,7 @@ from npmatch.decide.novelty import reference_positions
 from npmatch.errors import NPMatchError
 from npmatch.predict.batches import describe_store, predict_store
 from npmatch.predict.classifier import Classifier
+from npmatch.predict.saved import load_calibration, save_calibration
 from npmatch.runs.open import load, open_run_data
 
 
@@ -59,14 +60,14 @@ def calibrate_run(
             "them; give --labeled DIR again, or remove its calibration.safetensors first"
         )
     calibration = calibrate(classifier, run.dataset, run.split, run.config.training.eval_batch, held_out)
-    calibration.save(folder)
+    save_calibration(folder, calibration)
     return calibration
 
 
 def num_calibration_labels(folder: Path) -> int:
     """Number of labels that a run's present calibration was fitted on; 0 if there is none that can be read."""
     try:
-        calibration = Calibration.load(folder)
+        calibration = load_calibration(folder)
     except NPMatchError:
         return 0
     return 0 if calibration is None else calibration.n

@@ -19,7 +19,7 @@ from npmatch.distributed.ranks import process_group, world_size
 from npmatch.errors import NPMatchError
 from npmatch.metrics import scores
 from npmatch.predict.batches import predict_together
-from npmatch.predict.saved import ModelSpec
+from npmatch.predict.saved import ModelSpec, load_calibration
 from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import load, open_run_data
@@ -106,7 +106,7 @@ def read_record(run: RunFolder) -> RunRecord:
     predictions = run.read_test_predictions()
     if predictions is None:
         return RunRecord(run.records())
-    return RunRecord(run.records(), *predictions, Calibration.load(run.path))
+    return RunRecord(run.records(), *predictions, load_calibration(run.path))
 
 
 def run_comparison(

@@ -28,7 +28,7 @@ from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import barrier, is_rank_zero, launcher_id, on_rank_zero, process_group, world_size
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import load_model
-from npmatch.predict.saved import save_model
+from npmatch.predict.saved import save_calibration, save_model
 from npmatch.runs.baseline import probe_scores, show_probe
 from npmatch.runs.build import Evaluator, build, normalised_for, refuse_unequal_shares
 from npmatch.runs.calibrate import calibrate
@@ -251,7 +251,7 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
             save_model(run.path, trainer.algorithm.model, spec)
         saved = load_model(run.path, str(evaluator.device), calibrated=False)
         calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)
-        calibration.save(run.path)
+        save_calibration(run.path, calibration)
     clock.enter("last evaluation")
     prediction = evaluator.predict()
     final = evaluator.scores(prediction)

@@ -17,7 +17,7 @@ from torch import Tensor
 from npmatch.errors import NPMatchError
 from npmatch.files import TEMPORARY, write_atomically
 
-__all__ = ["Checkpoints", "Unsaved", "load_tensors", "save_tensors", "write_atomically"]
+__all__ = ["Checkpoints", "Unsaved", "checksum_of", "load_tensors", "save_tensors", "write_atomically"]
 
 KEPT = 2
 Parts = dict[str, dict[str, Tensor]]
@@ -50,6 +50,16 @@ def load_tensors(
     if checksum != _checksum(tensors, scalars) and not (checksum is None and unsigned):
         raise NPMatchError(f"{path}: damaged, its checksum does not match")
     return {name: t.to(device) for name, t in tensors.items()}, scalars
+
+
+def checksum_of(path: Path) -> str:
+    """The checksum of a file of tensors: the one in its header, which `load_tensors` verifies, or else computed."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            stated = json.loads((file.metadata() or {}).get("npmatch", "{}")).get("sha256")
+    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+        raise NPMatchError(f"{path}: not a readable safetensors file ({error})") from error
+    return stated if isinstance(stated, str) else _checksum(*load_tensors(path))
 
 
 def _checksum(tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> str:
