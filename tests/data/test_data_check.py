@@ -58,6 +58,14 @@ def test_no_undamaged_file_is_left_out(messy, report):
     assert all(file.detail for file in report.quarantine)
 
 
+def test_class_names_that_look_alike_are_reported_together(tmp_path):
+    alike = ["Cat", "cat", "cat ", "caf\u00e9", "cafe\u0301"]
+    report = check(save_photos(tmp_path / "photos", classes=(*alike, "dog"), unlabeled=2))
+    (finding,) = [finding for finding in report.findings if finding.kind == "similar-classes"]
+    assert sorted(map(sorted, finding.groups)) == sorted(map(sorted, (alike[:3], alike[3:])))
+    assert check(save_photos(tmp_path / "others", classes=("cat", "cats"), unlabeled=2)).names("similar-classes") == []
+
+
 def test_the_command_line_prints_tables_or_only_json(messy, report, capsys):
     assert main(["check-data", str(messy.root), "--json"]) == 0
     out, err = capsys.readouterr()

@@ -66,6 +66,8 @@ def check_data(
     digests = [picture.digest for picture in pictures]
     _quarantine_duplicates(readable_files, digests, thumbnails[readable], findings, quarantine)
     usable = [file for file in files if file.name not in quarantine]
+    if similar := similar_names(listing.classes):
+        findings["similar-classes"] = Finding("similar-classes", sum(similar, []), similar)
     for kind, names in _check_classes(listing, usable):
         findings[kind] = Finding(kind, names)
     sides = {"width": [picture.width for picture in pictures], "height": [picture.height for picture in pictures]}
@@ -142,6 +144,14 @@ def _classes_without_labels(listing: Listing, usable: list[ListedFile], needed: 
         for name, counts in _count_labels(listing, usable).items()
         if counts["labeled"] < needed and listed[name]
     ]
+
+
+def similar_names(classes: Sequence[str]) -> list[list[str]]:
+    """Groups of class names that look alike: `Cat`, `cat` and `cat `, or é as one character and as two."""
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def is_odd_name(name: str) -> bool:

@@ -27,6 +27,9 @@ KINDS = {
     "near-leak": Kind("warning", "training images that look like a test image"),
     "near-two-labels": Kind("warning", "pictures that look the same, under two labels"),
     "near-duplicate": Kind("warning", "pictures that look the same"),
+    "similar-classes": Kind(
+        "warning", "class names that differ only in case, blanks or encoding: one class or several?"
+    ),
     "few-labels": Kind("warning", "classes with fewer than 4 labelled images"),
     "imbalance": Kind("warning", "classes of very different size"),
     "no-unlabeled": Kind("warning", "no unlabelled images: nothing for semi-supervised learning to use"),
@@ -67,7 +70,7 @@ class Finding:
 
     kind: str
     names: list[str]  # of files or classes
-    groups: list[list[str]] = field(default_factory=list)  # for duplicates: the names of each group of equal pictures
+    groups: list[list[str]] = field(default_factory=list)  # of equal pictures, or of similar class names
 
 
 @dataclass
