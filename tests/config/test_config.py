@@ -63,12 +63,43 @@ def test_a_configuration_survives_its_file(tmp_path):
     assert differences(config, other) == ["seed: 7 → 8"]
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
+SEXAGESIMAL = ":".join(["59"] * 3000)  # YAML reads it as an integer of base 60
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a\n- b\n",
+        "a: [1\n",
+        "data: &group {labels: 4}\ntraining: *group\n",
+        "training: {<<: {batch: 4}, <<: *other}\n",
+        "seed: 1\n" * 2**16,
+        f"? {SEXAGESIMAL}\n: 1\n",
+    ],
+    ids=["list", "bracket", "alias", "merge", "long", "key"],
+)
 def test_a_bad_file_is_named(tmp_path, text):
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(NPMatchError, match=r"bad\.yaml"):
         read_config_file(path)
+
+
+@pytest.mark.parametrize("levels", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merge keys"])
+def test_a_small_file_cannot_ask_for_gigabytes(tmp_path, levels):
+    lines = ["x0: &x0 " + levels.format("{k: 1}")]
+    lines += [f"x{n}: &x{n} " + levels.format(",".join([f"*x{n - 1}"] * 10)) for n in range(1, 20)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(NPMatchError, match=r"bomb\.yaml: not valid YAML \(the alias \*x0: write the value out\)"):
+        read_config_file(tmp_path / "bomb.yaml")
+
+
+@pytest.mark.parametrize("value", ["[" + "1," * 10_000 + "1]", SEXAGESIMAL], ids=["list", "number"])
+def test_an_error_shows_the_beginning_of_a_long_value(tmp_path, value):
+    (tmp_path / "long.yaml").write_text(f"training: {{batch: {value}}}")
+    with pytest.raises(NPMatchError, match=r"training\.batch") as problem:
+        make_config({}, read_config_file(tmp_path / "long.yaml"))
+    assert len(str(problem.value)) < 300
 
 
 def test_flatten_is_the_inverse_of_nested():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pydantic
+import yaml
 
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.augment import AugmentConfig
@@ -25,6 +26,9 @@ from npmatch.files import write_atomically
 from npmatch.training.config import TrainingConfig
 
 Layer = Mapping[str, Any]
+
+MAX_CONFIG_BYTES = 2**18  # of a YAML file; a hundred times the whole tree
+MAX_SHOWN = 80  # characters of a value in an error message
 
 # Keys whose value may name Python code, `package.module:name`.
 CODE_KEYS = ("algorithm.name", "backbone.name", "augment.policy", "data.source", "data.foreign")
@@ -69,7 +73,7 @@ def make_config(*layers: Layer) -> Config:
     preset = given.get("preset")
     if preset is not None:
         if not isinstance(preset, str) or preset not in algorithm.presets:  # a file may hold a list there
-            raise NoSuchChoiceError("preset", str(preset), list(algorithm.presets))
+            raise NoSuchChoiceError("preset", _shown(preset), list(algorithm.presets))
         after_recipe = {key: value for layer in layers[1:] for key, value in layer.items()}
         given = {**given, **algorithm.presets[preset], **after_recipe}
     groups = {
@@ -110,7 +114,7 @@ def _check_finite(values: Layer, algorithm: type[Algorithm]) -> None:
 def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
     """The value converted to its key's type and checked against its bounds; an error says what the key takes."""
     if key not in types:
-        raise NoSuchChoiceError("key", str(key), sorted(types))
+        raise NoSuchChoiceError("key", _shown(key), sorted(types))
     hint = types[key]
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     parts = value
@@ -123,7 +127,16 @@ def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
         return pydantic.TypeAdapter(hint).validate_python(parts)
     except pydantic.ValidationError as error:
         problem = error.errors()[0]["msg"].replace("Input should", "must", 1)
-        raise NPMatchError(f"{key}={value}: {problem[0].lower() + problem[1:]}") from None
+        raise NPMatchError(f"{key}={_shown(value)}: {problem[0].lower() + problem[1:]}") from None
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message, cut to a length that can be read."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer of more digits than Python converts
+        return "a number of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
 def parse_overrides(tokens: Iterable[str]) -> dict[str, str]:
@@ -137,19 +150,29 @@ def parse_overrides(tokens: Iterable[str]) -> dict[str, str]:
     return layer
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: through them a file of 500 bytes could ask for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuses `*name`, which merge keys (`<<: *name`) need as well."""
+        if self.check_event(yaml.AliasEvent):  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError(f"the alias *{self.peek_event().anchor}: write the value out")  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
+
+
 def read_config_file(path: Path) -> dict[str, Any]:
     """A YAML file as a layer."""
-    import yaml
-
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise NPMatchError(f"{path}: is no configuration, which has at most {MAX_CONFIG_BYTES:,} bytes")
+        tree = yaml.load(path.read_text(encoding="utf-8"), PlainLoader) or {}
+        if not isinstance(tree, dict):
+            raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
+        return flatten(tree)
     except OSError as error:
         raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: not UTF-8, nested too deeply
         raise NPMatchError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(tree, dict):
-        raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
-    return flatten(tree)
 
 
 def config_in_file(layer: Layer, path: Path) -> Config:
@@ -173,8 +196,6 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_config(config: Config, path: Path) -> None:
     """Writes the whole tree as YAML."""
-    import yaml
-
     write_atomically(path, yaml.safe_dump(config.nested(), sort_keys=False, allow_unicode=True).encode())
 
 

@@ -67,7 +67,7 @@ def check_data(
     _quarantine_duplicates(readable_files, digests, thumbnails[readable], findings, quarantine)
     usable = [file for file in files if file.name not in quarantine]
     if similar := similar_names(listing.classes):
-        findings["similar-classes"] = Finding("similar-classes", sum(similar, []), similar)
+        findings["similar-classes"] = Finding("similar-classes", [name for names in similar for name in names], similar)
     for kind, names in _check_classes(listing, usable):
         findings[kind] = Finding(kind, names)
     sides = {"width": [picture.width for picture in pictures], "height": [picture.height for picture in pictures]}
