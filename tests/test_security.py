@@ -1,10 +1,12 @@
 """Files from elsewhere: a pickle, a checkpoint, an archive, a configuration, a name. None of them runs anything."""
 
 import contextlib
+import csv
 import gzip
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -15,6 +17,7 @@ import yaml
 from PIL import Image
 
 import npmatch
+from few_photos import WORDS, save_photos
 from npmatch import user_code as imports
 from npmatch.algorithms.label_embeddings import load_label_embeddings
 from npmatch.cli import main
@@ -244,6 +247,26 @@ def test_a_file_name_cannot_write_to_the_terminal(tiny_run, tmp_path, capfd):
         assert "\nnpmatch: all well" not in stream
     assert main(["predict", str(tmp_path / name / "x"), str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 2
     assert "\x1b" not in capfd.readouterr().err
+
+
+def test_names_of_classes_and_files_cannot_write_to_the_terminal(tmp_path, capfd):
+    """Not in any verb that prints them, nor as JSON: ESC, the one-byte CSI of some terminals, and a line of its own."""
+    evil = ["a\x1b[2J\nnpmatch: all well", "b\x9b31m\u202egpj", "c"]
+    root = save_photos(tmp_path / "photos", classes=evil, unlabeled=3)
+    (root / "unlabeled" / "0.png").rename(root / "unlabeled" / "z\x1b[2J\x9b0m.png")
+    run, image = str(tmp_path / "run"), str(root / "unlabeled" / "1.png")
+    for number, name in enumerate(evil[:2]):  # the second changes what the first says, which is printed
+        with open(tmp_path / f"{number}.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["path", "label"], [image, name]])
+    verbs = [["check-data", str(root)], ["evaluate", run], ["suggest", run, "-n", "3"]]
+    verbs += [["label", run, str(tmp_path / f"{number}.csv")] for number in range(2)]
+    verbs += [["predict", run, str(root), "-o", str(tmp_path / "out.csv")]]
+    train = ["train", "--data", str(root), "--out", run, *(f"{key}={value}" for key, value in WORDS.items())]
+    for words in (train, *verbs, *([*verb, "--json"] for verb in verbs)):
+        assert main(words) == 0, words
+        said = capfd.readouterr()
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said.out + said.err), words
+        assert "\nnpmatch: all well" not in said.out + said.err, words
 
 
 def test_a_checkpoint_of_a_stranger_is_not_unpickled_on_resume(tmp_path, bomb):

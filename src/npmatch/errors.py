@@ -5,19 +5,24 @@ The command line imports this module first, so it imports nothing heavy.
 
 from __future__ import annotations
 
+import re
+
+# Control characters, which a terminal obeys; line separators; marks that change the writing direction; and what stands
+# for bytes of a file name that are not UTF-8, which cannot be printed.
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: object) -> str:
+    """Text on one line of a terminal: names of files and classes may hold control characters, which are escaped."""
+    return UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], str(text))
+
 
 class NPMatchError(Exception):
     """An error the user can fix: one line that names the file or the key, and the remedy."""
 
     def __str__(self) -> str:
-        """The line with control characters and bytes that are not UTF-8 escaped, because a file name may hold some.
-
-        A terminal would obey the former; the latter cannot be printed.
-        """
-        return "".join(
-            repr(c)[1:-1] if ord(c) < 32 or 127 <= ord(c) < 160 or "\ud800" <= c <= "\udfff" else c
-            for c in super().__str__()
-        )
+        """The line with control characters and bytes that are not UTF-8 escaped."""
+        return escaped(super().__str__())
 
 
 class NoSuchChoiceError(NPMatchError):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.cli.shared import JsonOption, print_json, print_line
+from npmatch.errors import escaped
 from npmatch.files import in_utf8
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def print_report(report: DataReport) -> None:
     """Print a report as tables."""
     console = Console()
     console.print(class_table(report))
-    print_line(summary(report))
+    for line in summary(report):
+        print_line(line)
     if report.findings:
         console.print(finding_table(report))
     for fault in report.faults:
@@ -75,15 +77,14 @@ def class_table(report: DataReport) -> Table:
     return table
 
 
-def summary(report: DataReport) -> str:
+def summary(report: DataReport) -> list[str]:
     """One line each on the number of images, their sizes, pixel modes and file formats."""
-    lines = [
+    return [
         "images: " + ", ".join(f"{count} {part.replace('led', 'lled')}" for part, count in report.images.items()),
         *(f"{side}: {low} to {high}, median {middle}" for side, (low, middle, high) in report.sizes.items()),
         "pixels: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()),
         "formats: " + ", ".join(f"{count} {name}" for name, count in report.formats.items()),
     ]
-    return "\n".join(lines)
 
 
 def finding_table(report: DataReport) -> Table:
@@ -111,5 +112,5 @@ def examples(finding: Finding, shown: int) -> list[str]:
 
 
 def printable(name: str) -> str:
-    """A file name on one line of a terminal; control characters are escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in in_utf8(name))
+    """A file name on one line of a terminal; bytes that are not UTF-8 are escaped like control characters."""
+    return escaped(in_utf8(name))

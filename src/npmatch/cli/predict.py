@@ -26,7 +26,7 @@ from npmatch.cli.shared import (
     print_warning,
     score_table,
 )
-from npmatch.errors import NPMatchError
+from npmatch.errors import NPMatchError, escaped
 
 # The same as in npmatch.decide, which imports torch: --help does without it.
 CONFIDENCE, QUANTILE = 0.9, 0.99
@@ -68,7 +68,7 @@ def evaluate(
     table = Table("class", "images", "accuracy", "uncertainty (nats)")
     for row in rows:
         figures = (f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}") if row.n else (MISSING, MISSING)
-        table.add_row(Text(row.name), f"{row.n}", *figures)
+        table.add_row(Text(escaped(row.name)), f"{row.n}", *figures)
     console = Console()
     console.print(score_table(result))
     if calibrated:

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from npmatch.errors import NPMatchError, ReportedElsewhereError, StoppedError
+from npmatch.errors import NPMatchError, ReportedElsewhereError, StoppedError, escaped
 from npmatch.user_code import trusting
 
 TRUST_CODE = "--trust-code"
@@ -83,7 +83,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def fail(message: str, prog_name: str = "npmatch") -> int:
     """Print one line on standard error and return 2, the exit code of bad input."""
-    line = " ".join(message.split())
+    line = escaped(" ".join(message.split()))
     sys.stderr.write(f"{prog_name}: {line}\n")
     return 2
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npmatch.errors import NPMatchError
+from npmatch.errors import UNPRINTABLE, NPMatchError, escaped
 
 DataOption = Annotated[
     Path | None,
@@ -62,19 +62,20 @@ def check_device(name: str | None) -> str | None:
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    text = json.dumps(value, ensure_ascii=False)
+    # json.dumps escapes control characters below 32 only; the others are escaped as \\uNNNN, which is JSON as well.
+    text = UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
     # A file name may hold bytes that are not UTF-8; they are written as JSON's own escapes.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def print_line(line: str) -> None:
-    """Print one line as it is, neither wrapped nor read as markup."""
-    Console().print(Text(line), soft_wrap=True)
+    """Print one line, neither wrapped nor read as markup; control characters in it are escaped."""
+    Console().print(Text(escaped(line)), soft_wrap=True)
 
 
 def print_warning(line: str) -> None:
     """Print one line on standard error, in yellow."""
-    Console(stderr=True).print(Text(line, style="yellow"), soft_wrap=True)
+    Console(stderr=True).print(Text(escaped(line), style="yellow"), soft_wrap=True)
 
 
 def score_table(scores: dict[str, Any]) -> Table:

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from npmatch.errors import StoppedError
+from npmatch.errors import StoppedError, escaped
 from npmatch.runs.folder import RunFolder
 from npmatch.training.interrupt import catch_stop_signals
 
@@ -92,7 +92,7 @@ class JobDisplay:
     def say(self, text: str, warn: bool = False) -> None:
         """Prints a line; a warning is printed even when quiet."""
         if warn or not self.quiet:
-            self.console.print(Text(text, style="yellow" if warn else ""), soft_wrap=True)
+            self.console.print(Text(escaped(text), style="yellow" if warn else ""), soft_wrap=True)
 
     def __enter__(self) -> JobDisplay:
         """Shows the progress bars."""

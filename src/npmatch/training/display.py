@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.distributed.ranks import is_rank_zero
+from npmatch.errors import escaped
 from npmatch.training.clock import Clock
 
 LABELS = {
@@ -73,17 +74,17 @@ class Display:
         if rows and not self.quiet:
             table = Table("chosen", "", "because", title="what was not given", title_justify="left")
             for key, value, reason in rows:
-                table.add_row(key, Text(str(value), overflow="fold"), Text(reason, overflow="fold"))
+                table.add_row(key, Text(escaped(value), overflow="fold"), Text(escaped(reason), overflow="fold"))
             self.console.print(table)
 
     def say(self, text: str) -> None:
         """Prints a line, unless quiet."""
         if not self.quiet:
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+            self.console.print(escaped(text), highlight=False, soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
         """Prints a warning, also when quiet."""
-        self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+        self.console.print(f"warning: {escaped(text)}", style="yellow", highlight=False, soft_wrap=True, markup=False)
 
     def __enter__(self) -> Display:
         """Starts the live line."""
