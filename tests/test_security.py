@@ -294,6 +294,59 @@ def test_links_in_a_strangers_run_are_not_written_through(tmp_path):
     assert not (folder / "model.safetensors").is_symlink()
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("config.json", "predict"),
+        ("model.safetensors", "predict"),
+        ("calibration.safetensors", "predict"),
+        ("metrics.jsonl", "predict"),
+        ("config.yaml", "evaluate"),
+        ("split.json", "evaluate"),
+        ("environment.json", "evaluate"),
+        ("data.json", "train"),
+        ("checkpoints/step-00000014.safetensors", "train"),
+    ],
+)
+def test_a_pipe_under_a_name_of_a_run_is_not_waited_for(tiny_run, tmp_path, capfd, name, command):
+    run = tmp_path / "run"
+    if command == "train":
+        stop_tiny(run, 16)
+    else:
+        shutil.copytree(tiny_run.folder, run)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    Image.new("L", (8, 8)).save(tmp_path / "image.png")
+    words = {
+        "predict": [str(run), str(tmp_path / "image.png"), "-o", str(tmp_path / "out.csv")],
+        "evaluate": [str(run)],
+        "train": ["--out", str(run), "--resume"],
+    }
+    code = main([command, *words[command]])
+    assert code == (0 if name in ("environment.json", "checkpoints/step-00000014.safetensors") else 2)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_linked_card_is_not_published(model, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (model / "config.yaml").unlink()  # a model, not a run
+    (model / "README.md").symlink_to(secret)
+    with pytest.raises(NPMatchError, match=r"README\.md: a link to a file elsewhere"):
+        npmatch.load(model).save_pretrained(tmp_path / "copy")
+    assert not (tmp_path / "copy" / "README.md").exists()
+    # In the hub's cache every file is a link to a blob.
+    cached = tmp_path / "models--me--model" / "snapshots" / "0123"
+    cached.parent.mkdir(parents=True)
+    model.rename(cached)
+    (cached.parents[1] / "blobs").mkdir()
+    secret.rename(cached.parents[1] / "blobs" / "4567")
+    (cached / "README.md").unlink()
+    (cached / "README.md").symlink_to("../../blobs/4567")
+    npmatch.load(cached).save_pretrained(tmp_path / "copy")
+    assert (tmp_path / "copy" / "README.md").read_text() == "mine"
+
+
 BROKEN_SPECS = {
     "a list": lambda spec: [],
     "a backbone that is a list": lambda spec: {**spec, "backbone_config": []},

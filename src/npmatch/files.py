@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -225,3 +226,18 @@ def _name_owner(file: TextIO, owner: str) -> None:
         file.truncate(0)
         name = f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n"
         os.write(file.fileno(), name.encode())
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file; anything else under its name is an OSError."""
+    check_regular(path)
+    return path.read_bytes()
+
+
+def check_regular(path: Path) -> None:
+    """Raises an OSError where a path leads to a pipe, a device or a folder: reading from the former may never end."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -22,7 +22,7 @@ from npmatch.backbones import BackboneConfig
 from npmatch.config.paths import PATH_KEYS, same_path
 from npmatch.data.config import DataConfig
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import read_regular, write_atomically
 from npmatch.training.config import TrainingConfig
 
 Layer = Mapping[str, Any]
@@ -165,7 +165,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise NPMatchError(f"{path}: is no configuration, which has at most {MAX_CONFIG_BYTES:,} bytes")
-        tree = yaml.load(path.read_text(encoding="utf-8"), PlainLoader) or {}
+        tree = yaml.load(read_regular(path).decode(), PlainLoader) or {}
         if not isinstance(tree, dict):
             raise NPMatchError(f"{path}: expected keys and values, found {type(tree).__name__}")
         return flatten(tree)

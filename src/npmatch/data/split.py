@@ -15,7 +15,7 @@ from npmatch.data.fingerprint import all_but, dataset_fingerprint
 from npmatch.data.images import select_images
 from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import read_regular, write_atomically
 from npmatch.types import Dataset, ImageSet
 
 SAVED_PARTS = ("labeled", "validation", "left_out", "left_out_test")  # the unlabelled set follows from them
@@ -70,7 +70,7 @@ class Split:
         Files that the split leaves out may have been deleted since.
         """
         try:
-            split = _decode(json.loads(Path(path).read_text(encoding="utf-8")))
+            split = _decode(json.loads(read_regular(Path(path)).decode()))
         except FileNotFoundError as error:
             raise NPMatchError(f"{path}: no such file") from error
         except IsADirectoryError as error:

@@ -21,7 +21,7 @@ from npmatch.errors import NPMatchError
 from npmatch.heads import Model
 from npmatch.predict.batches import KINDS_OF_IMAGES, as_pixels, describe_batch, predict_batch
 from npmatch.predict.card import ModelFacts
-from npmatch.predict.hub import CARD, Pretrained
+from npmatch.predict.hub import CARD, Pretrained, read_card
 from npmatch.predict.saved import (
     MODEL_CONFIG,
     MODEL_WEIGHTS,
@@ -146,7 +146,7 @@ class Classifier(Pretrained):
         """The model card in the folder it was loaded from, unless that folder is a run."""
         if self.folder is None or self.run_facts is not None or not (self.folder / CARD).is_file():
             return None
-        return (self.folder / CARD).read_text(encoding="utf-8")
+        return read_card(self.folder)
 
     @classmethod
     def load_files(cls, folder: Path, device: str | None) -> Self:

@@ -150,6 +150,19 @@ class Pretrained:
             return cls.load_files(Path(str(folder)), device)
 
 
+def read_card(folder: Path) -> str:
+    """The model card in a folder; a link out of the folder is refused, because the card is published."""
+    card = folder / CARD
+    inside = [folder.resolve()]
+    if folder.parent.name == "snapshots":  # the hub's cache, whose files are links to its blobs
+        inside.append(folder.parent.parent.resolve() / "blobs")
+    if not any(card.resolve().is_relative_to(place) for place in inside):
+        raise NPMatchError(
+            f"{card}: a link to a file elsewhere, which would be published with the model; replace it by the file"
+        )
+    return card.read_text(encoding="utf-8", errors="replace")
+
+
 @contextmanager
 def one_line_errors(repo_id: str) -> Iterator[None]:
     """Turns errors of the hub's client (no network, no such repository, no rights) into an NPMatchError of one line."""

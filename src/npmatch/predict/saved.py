@@ -18,7 +18,7 @@ from npmatch.backbones import make_backbone
 from npmatch.config.tree import Config, make_config
 from npmatch.decide import Calibration
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import read_regular, write_atomically
 from npmatch.heads import Bank, Model, condensed_banks
 from npmatch.training.checkpoint import checksum_of, save_tensors
 from npmatch.types import Task
@@ -53,7 +53,7 @@ class ModelSpec:
     def load(path: Path) -> ModelSpec:
         """The specification in a file that `save` wrote; an invalid file is an error."""
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(read_regular(path).decode())
         except OSError as error:
             raise NPMatchError(f"{path}: cannot be read; is {path.parent} the folder of a finished run?") from error
         except (ValueError, RecursionError) as error:

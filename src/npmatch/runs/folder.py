@@ -23,10 +23,12 @@ from npmatch.errors import NPMatchError
 from npmatch.files import (
     LOCK,
     can_lock,
+    check_regular,
     final_name,
     in_utf8,
     is_locked,
     locked,
+    read_regular,
     remove_leftovers,
     was_locked_by,
     write_atomically,
@@ -148,7 +150,7 @@ class RunFolder:
     def read_environment(self) -> dict[str, Any]:
         """The content of environment.json; empty if it cannot be read."""
         try:
-            environment = json.loads(self.environment.read_text(encoding="utf-8"))
+            environment = json.loads(read_regular(self.environment).decode())
         except (OSError, ValueError, RecursionError):
             return {}
         return environment if isinstance(environment, dict) else {}
@@ -158,10 +160,10 @@ class RunFolder:
         if not self.data.exists():
             return None
         try:
-            data = json.loads(self.data.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self.data).decode())
             if not isinstance(data, dict):
                 raise ValueError(f"a {type(data).__name__}")
-        except (ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise NPMatchError(f"{self.data}: not what npmatch wrote ({error}); restore or remove it") from error
         return data
 
@@ -231,7 +233,7 @@ class RunFolder:
             return None
         try:
             return _read_predictions(self.test_predictions, self.model_config)
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # pyarrow's are ValueErrors
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise NPMatchError(
                 f"{self.test_predictions}: damaged, or not of the classes in {self.model_config} ({reason}); restore "
@@ -252,7 +254,8 @@ def runs_below(folder: Path) -> list[Path]:
 def _read_predictions(path: Path, model_config: Path) -> tuple[Prediction, Tensor, list[str]]:
     import pyarrow.parquet as pq
 
-    class_names: list[str] = json.loads(model_config.read_text(encoding="utf-8"))["class_names"]
+    class_names: list[str] = json.loads(read_regular(model_config).decode())["class_names"]
+    check_regular(path)
     table = pq.read_table(path, columns=["true_label", "uncertainty", "probabilities"])
     position = {name: k for k, name in enumerate(class_names)}
     y = torch.tensor([position[name] for name in table["true_label"].to_pylist()])

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from npmatch.errors import NPMatchError
-from npmatch.files import TEMPORARY, write_atomically
+from npmatch.files import TEMPORARY, check_regular, write_atomically
 
 __all__ = ["Checkpoints", "Unsaved", "checksum_of", "load_tensors", "save_tensors", "write_atomically"]
 
@@ -40,6 +40,7 @@ def load_tensors(
     `unsigned` also accepts a file without a checksum, such as one that another program wrote.
     """
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -55,6 +56,7 @@ def load_tensors(
 def checksum_of(path: Path) -> str:
     """The checksum of a file of tensors: the one in its header, which `load_tensors` verifies, or else computed."""
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             stated = json.loads((file.metadata() or {}).get("npmatch", "{}")).get("sha256")
     except (SafetensorError, OSError, ValueError, AttributeError) as error:

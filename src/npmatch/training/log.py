@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import read_regular, write_atomically
 from npmatch.types import FOREIGN, Step
 
 
@@ -230,7 +230,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_regular(path).split(b"\n")[:-1]
     except OSError as error:
         raise NPMatchError(f"{path}: cannot be read ({error.strerror})") from error
     records = [_parse(line) for line in lines if line]
