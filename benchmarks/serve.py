@@ -47,6 +47,7 @@ class Server:
     """`npmatch serve` in a process of its own."""
 
     port: int
+    token: str
     pid: int
 
     def megabytes(self) -> float:
@@ -95,11 +96,11 @@ def serving(run: Path, device: str | None) -> Iterator[Server]:
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\w+)", line)
         if not found:
             problem = process.stderr.read() if process.stderr else ""
             raise NPMatchError(problem.strip().removeprefix("npmatch: ") or f"{run}: the page did not start")
-        server = Server(int(found[1]), process.pid)
+        server = Server(int(found[1]), found[2], process.pid)
         wait_for_images(server)
         yield server
     finally:
@@ -150,7 +151,7 @@ def ask(server: Server, method: str, path: str, body: bytes | None = None) -> tu
     """Sends one request on a connection of its own; returns its status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"authorization": f"Bearer {server.token}"})
         response = connection.getresponse()
         return response.status, response.read()
     finally:

@@ -391,8 +391,10 @@ def test_serve_reports_bad_arguments_in_one_line(run_folder, capsys, shared_page
 def test_serve_prints_its_address_and_ends_on_ctrl_c(run_folder):
     words = [sys.executable, "-u", "-m", "npmatch", "serve", str(run_folder), "--port", "0", "--device", "cpu"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+        address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\w{32}", process.stdout.readline())[0]
         assert "npmatch" in httpx.get(address, timeout=60).text
+        without = httpx.get(address.partition("?")[0], timeout=60)
+        assert without.status_code == 401, "other users of this machine can reach the port as well"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -23,7 +23,7 @@ def serve(
         typer.Option(
             "--token",
             envvar="NPMATCH_TOKEN",
-            help="Token that every request must carry; default: a random one unless --host is loopback.",
+            help="Token that every request must carry; default: a random one, printed with the address.",
         ),
     ] = None,
     data: RunDataOption = None,

@@ -2,8 +2,8 @@
 
 Every site that the user's browser visits can send requests to a server on the user's machine. Three kinds are refused:
 requests under a foreign host name that resolves to this address (DNS rebinding; the Host header must be ours), writes
-from another site's page (CSRF; the Origin must be ours), and, where other machines can reach the page, requests without
-the token.
+from another site's page (CSRF; the Origin must be ours), and requests without the token, because other people may use
+the same machine or network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAFE_METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Access:
-    """The address the server is bound to, and the token it requires, if any."""
+    """The address the server is bound to, and the token it requires; None requires none."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -142,9 +142,17 @@ class AccessMiddleware:
 def is_own_page(request: Request) -> bool:
     """Whether a write comes from our own page or from no browser: browsers send the Origin of a write."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower():
+    if origin is not None and _authority(origin) != request.headers["host"].lower():
         return False
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+
+
+def _authority(origin: str) -> str | None:
+    """Host and port of an Origin header; None where it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def refuse_access(request: Request, status: int, why: str) -> Response:

@@ -42,7 +42,7 @@ def serve(
     from npmatch.web.access import Access
     from npmatch.web.site import Site
 
-    token = choose_token(host, token)
+    token = choose_token(token)
     site = Site(folder, data, device)
     with open_socket(host, port) as listening:
         port = listening.getsockname()[1]
@@ -61,15 +61,13 @@ def serve(
             uvicorn.Server(config).run(sockets=[listening])
 
 
-def choose_token(host: str, token: str | None) -> str | None:
-    """Returns `token` if given; else a random one where other machines can reach the page, and None on loopback."""
-    from npmatch.web.access import is_loopback
-
+def choose_token(token: str | None) -> str:
+    """Returns `token` if given, else a random one: on loopback too, every user of the machine can reach the page."""
     if token is not None and (len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isalnum()):
         raise NPMatchError(
             f"--token: use at least {MIN_TOKEN_LENGTH} letters and digits, or leave it out to get a random one"
         )
-    return token or (None if is_loopback(host) else secrets.token_hex(16))
+    return token or secrets.token_hex(16)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -85,12 +83,12 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def page_url(host: str, port: int, token: str | None) -> str:
-    """The URL to open in a browser, with the token if there is one."""
+def page_url(host: str, port: int, token: str) -> str:
+    """The URL to open in a browser, with the token."""
     if host in ("0.0.0.0", "::", ""):
         host = socket.gethostname()
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{shown}:{port}/?token={token}"
 
 
 def silence_shutdown_messages() -> None:
