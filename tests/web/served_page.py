@@ -9,6 +9,7 @@ from PIL import Image
 
 from npmatch.web.access import Access
 from npmatch.web.app import make_app
+from npmatch.web.connections import server_config
 from npmatch.web.server import open_socket
 
 EVIL_CLASS = "<img src=x onerror=\"document.title='owned'\">"
@@ -43,8 +44,7 @@ class Served:
         self.socket = open_socket("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         access = Access(port=self.port, token=changes.pop("token", None))
-        config = uvicorn.Config(make_app(site, access, **changes), log_level="warning", timeout_graceful_shutdown=1)
-        self.server = uvicorn.Server(config)
+        self.server = uvicorn.Server(server_config(make_app(site, access, **changes)))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.url = f"http://127.0.0.1:{self.port}"
         self.site = site

@@ -13,6 +13,7 @@ from served_page import CLASSES, EVIL_FILE, Served, is_ready, picture_bytes, wai
 
 from npmatch.errors import NPMatchError
 from npmatch.web import app as web_app
+from npmatch.web import connections
 from npmatch.web.access import Access
 from npmatch.web.app import MAX_UPLOAD, STATIC, make_app
 from npmatch.web.server import choose_token, page_url
@@ -306,6 +307,37 @@ def test_a_slow_upload_times_out_and_frees_its_place(site, monkeypatch):
             wire.sendall(b"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nfew")
             assert b" 408 " in wire.recv(65536)
         assert httpx.post(f"{page.url}/api/predict", content=picture_bytes(), timeout=60).status_code == 200
+
+
+def half_a_request(port, content=b"GET / HTTP/1.1\r\nHost: x\r\nX: "):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(content)
+    return connection
+
+
+def test_a_client_has_to_send_its_headers_in_time(site, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    whole = b"GET /palette.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with Served(site) as page:
+        silent, slow = (half_a_request(page.port, content) for content in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nX: "))
+        again = half_a_request(page.port, whole)  # a second request on the same connection is held to the time too
+        assert again.recv(10).startswith(b"HTTP/1.1")
+        again.sendall(b"GET / HTTP")
+        for connection in (silent, slow, again):
+            while connection.recv(4096):  # ends where the server closes the connection, else after 30 s with an error
+                pass
+            connection.close()
+        assert not connections.PromptClients.waiting
+        assert httpx.get(f"{page.url}/api/run", timeout=30).status_code == 200
+
+
+def test_clients_that_send_half_of_a_request_keep_nobody_out(site):
+    with Served(site) as page:
+        held = [half_a_request(page.port) for _ in range(connections.MAX_CONNECTIONS + 8)]
+        answers = [httpx.get(f"{page.url}/palette.css", timeout=30).status_code for _ in range(5)]
+        for connection in held:
+            connection.close()
+    assert answers == [200] * 5
 
 
 def test_a_client_whose_upload_is_too_large_receives_the_error(site, monkeypatch):

@@ -20,7 +20,6 @@ from npmatch.errors import NPMatchError
 
 T = TypeVar("T")
 MIN_TOKEN_LENGTH = 16
-MAX_CONNECTIONS = 512  # at a time; beyond them uvicorn itself answers 503
 
 
 def serve(
@@ -37,6 +36,7 @@ def serve(
         import uvicorn
 
         from npmatch.web.app import make_app
+        from npmatch.web.connections import server_config
     except ModuleNotFoundError as error:
         raise NPMatchError(f"{error.name} is not installed; pip install 'npmatch[serve]'") from error
     from npmatch.web.access import Access
@@ -46,14 +46,7 @@ def serve(
     site = Site(folder, data, device)
     with open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        config = uvicorn.Config(
-            make_app(site, Access(host, port, token)),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=3,
-        )
+        config = server_config(make_app(site, Access(host, port, token)))
         listening.listen(128)  # a browser that opens the page at once now waits instead of failing
         say(page_url(host, port, token))
         silence_shutdown_messages()
