@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from npmatch.data.jpeg import MAX_SCANS, count_scans
 from npmatch.errors import NPMatchError
 from npmatch.types import ImageSet, ImageStore
 
@@ -33,6 +34,7 @@ EXTENSIONS = {
 }
 FORMATS = tuple(EXTENSIONS)
 MAX_PIXELS = 100_000_000
+READ_FOR_SCANS = 2**26  # bytes of a JPEG in which scans are counted
 
 
 class ArrayImages(ImageStore):
@@ -107,6 +109,7 @@ def decode_image(source: str | Path | BinaryIO, size: int, channels: int = 3, ma
             if image.width * image.height > max_pixels:
                 area = f"{image.width}×{image.height}"
                 raise NPMatchError(f"{area} pixels, more than the {max_pixels:,} allowed; scale it down")
+            refuse_many_scans(image)
             return decode_opened(image, size, channels)
     except NPMatchError as error:
         raise NPMatchError(f"{name}: {error}") from error
@@ -134,6 +137,18 @@ def to_tensor(image: Image.Image, size: int, channels: int = 3) -> Tensor:
     refuse_unknown_range(image)
     square = _central_square(to_mode(ImageOps.exif_transpose(image), "L" if channels == 1 else "RGB"), size)
     return torch.from_numpy(np.array(square)).view(size, size, channels).permute(2, 0, 1).contiguous()
+
+
+def refuse_many_scans(image: Image.Image) -> None:
+    """Raises an error for a JPEG, open but not loaded, that repeats its scans to keep the decoder busy."""
+    if image.format not in ("JPEG", "MPO") or not (file := getattr(image, "fp", None)):
+        return
+    position = file.tell()
+    file.seek(0)
+    scans = count_scans(file.read(READ_FOR_SCANS))
+    file.seek(position)
+    if scans > MAX_SCANS:
+        raise NPMatchError(f"a JPEG of more than {MAX_SCANS} scans, which takes minutes to decode; save it again")
 
 
 def refuse_unknown_range(image: Image.Image) -> None:

@@ -20,6 +20,7 @@ KINDS = {
     "not-an-image": Kind("left out", "not an image, whatever its name says"),
     "truncated": Kind("left out", "damaged or cut short"),
     "huge": Kind("left out", "more pixels than allowed"),
+    "many-scans": Kind("left out", "a JPEG that takes minutes to decode"),
     "float-pixels": Kind("left out", "pixels without a known range"),
     "leak": Kind("left out", "test images among the training images"),
     "two-labels": Kind("left out", "the same file under two labels"),

@@ -15,7 +15,15 @@ from PIL import ExifTags, Image, ImageOps
 
 from npmatch.data.check.duplicates import SIDE
 from npmatch.data.contents import digest_of
-from npmatch.data.images import EXTENSIONS, FORMATS, MAX_PIXELS, decode_opened, refuse_unknown_range, to_mode
+from npmatch.data.images import (
+    EXTENSIONS,
+    FORMATS,
+    MAX_PIXELS,
+    decode_opened,
+    refuse_many_scans,
+    refuse_unknown_range,
+    to_mode,
+)
 from npmatch.data.loading import fetch_in_order
 from npmatch.errors import NPMatchError
 
@@ -104,6 +112,10 @@ def _decode(file: BufferedReader, ending: str, size: int | None) -> Inspection:
             if image.width * image.height > MAX_PIXELS:
                 limit = f"more than the {MAX_PIXELS:,} allowed"
                 raise BrokenFileError("huge", f"{image.width}×{image.height} pixels, {limit}")
+            try:
+                refuse_many_scans(image)
+            except NPMatchError as error:
+                raise BrokenFileError("many-scans", str(error)) from error
             inspection = Inspection(width=image.width, height=image.height, mode=image.mode, format=image.format or "")
             try:
                 refuse_unknown_range(image)
