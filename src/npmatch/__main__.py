@@ -2,4 +2,5 @@
 
 from npmatch.cli import console_script
 
-console_script()
+if __name__ == "__main__":  # a process that multiprocessing spawns imports this module under another name
+    console_script()

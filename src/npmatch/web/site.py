@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -11,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from npmatch.config.tree import read_config_file
-from npmatch.data import decode_image
 from npmatch.errors import NPMatchError
 from npmatch.predict.batches import describe_batch
 from npmatch.predict.classifier import Classifier
@@ -29,6 +27,7 @@ from npmatch.web.answer import (
     index_labeled_images,
     make_decider,
 )
+from npmatch.web.decoding import shared_decoder
 from npmatch.web.figures import FigureCache
 from npmatch.web.labelling import Labelling
 
@@ -74,6 +73,7 @@ class Site:
             if self._stop.wait(POLL_SECONDS):
                 return
         try:
+            shared_decoder().start()
             classifier = load(self.folder, self._device)
             self._decider = make_decider(classifier.calibration)
             self.classifier = classifier
@@ -113,7 +113,7 @@ class Site:
         if classifier is None:
             raise NPMatchError(self.problem or "there is no model yet; wait until the run has finished")
         spec = classifier.spec
-        image = decode_image(io.BytesIO(content), spec.stored_side, spec.channels, MAX_PIXELS)
+        image = shared_decoder().decode(content, spec.stored_side, spec.channels, MAX_PIXELS)
         raw, features = self._describe(classifier, image[None])
         decisions = self._decider(raw, features)
         prediction = decisions.prediction
