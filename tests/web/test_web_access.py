@@ -1,5 +1,6 @@
 """What the server refuses: other hosts, other origins, missing tokens, large uploads, too many requests, markup."""
 
+import asyncio
 import io
 import socket
 import struct
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from served_page import CLASSES, EVIL_FILE, Served, is_ready, picture_bytes, wait_until
+from uvicorn.server import ServerState
 
 from npmatch.errors import NPMatchError
 from npmatch.web import app as web_app
@@ -338,6 +340,30 @@ def test_clients_that_send_half_of_a_request_keep_nobody_out(site):
         for connection in held:
             connection.close()
     assert answers == [200] * 5
+
+
+def test_of_many_clients_that_come_at_once_the_longest_wait_ends(monkeypatch):
+    """All of them before the event loop closes a connection, as after a pause of the server."""
+
+    class Transport(asyncio.Transport):
+        is_closing = get_extra_info = lambda self, *_: None
+
+        def close(self):
+            closed.append(self)
+
+    async def connect(number):
+        config = connections.server_config(None)
+        made = [connections.PromptClients(config, ServerState(), {}) for _ in range(number)]
+        for client in made:
+            client.connection_made(Transport())
+        kept = [client for client in made if client.transport not in closed]
+        for client in kept:
+            client._stop_waiting()
+        return made.index(kept[0]), len(kept)
+
+    closed = []
+    number = connections.MAX_WAITING + 50
+    assert asyncio.run(connect(number)) == (50, connections.MAX_WAITING)
 
 
 def test_a_client_whose_upload_is_too_large_receives_the_error(site, monkeypatch):

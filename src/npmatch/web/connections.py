@@ -47,7 +47,9 @@ class PromptClients(H11Protocol):
             return
         self.waiting[self] = self.loop.call_later(HEADER_SECONDS, self.transport.close)
         if len(self.waiting) > MAX_WAITING:
-            next(iter(self.waiting)).transport.close()
+            longest = next(iter(self.waiting))
+            longest._stop_waiting()  # now: many clients may come before the loop closes its connection
+            longest.transport.close()
 
     def _stop_waiting(self) -> None:
         timer = self.waiting.pop(self, None)
