@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 import npmatch
-from few_photos import save_photo, save_photos
+from few_photos import WORDS, save_photo, save_photos
 from npmatch.cli import main
 from npmatch.errors import NPMatchError
+from npmatch.runs.folder import RunFolder
 
 
 def only(root, *words):
@@ -103,6 +104,22 @@ def test_odd_class_names_train_and_come_back_in_predictions(tmp_path, capfd):
         rows = list(csv.DictReader(file))
     assert {row["label"] for row in rows} <= set(ODD)
     assert {row["path"] for row in rows} == {str(path) for path in root.rglob("*.png")}
+
+
+def test_a_folder_whose_name_is_not_utf8_holds_a_run_like_any_other(tmp_path, photos, capfd):
+    run, copy = (str(tmp_path / os.fsdecode(name)) for name in (b"caf\xe9", b"mod\xe8le"))
+    settings = [f"{key}={value}" for key, value in WORDS.items()]
+    page = str(tmp_path / "page.html")
+    for words in (
+        ["train", "--data", str(photos), "--out", run, *settings, "--quiet"],
+        ["evaluate", run],
+        ["report", run, run, "--out", page],
+        ["predict", run, str(photos / "test"), "-o", run + ".csv"],
+        ["export", run, "--format", "hub", "-o", copy],
+        ["predict", copy, str(photos / "test"), "-o", run + ".csv"],
+    ):
+        assert main(words) == 0, capfd.readouterr().err
+    assert RunFolder(run).read_test_predictions() is not None
 
 
 def animated(path):

@@ -1,5 +1,6 @@
 """Checkpoints: complete or absent, the last two, no pickle; a damaged one is detected and the one before it used."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,11 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_ends_the_sam
     resumed = train_tiny(folder, resume=True)
     assert "checksum" in capfd.readouterr().err
     assert same_run(resumed.folder, tiny_run.folder)
+
+
+def test_a_name_that_is_not_utf8_is_read(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.safetensors")
+    save_tensors(path, {"a": torch.arange(3)}, {"step": 4})
+    tensors, scalars = load_tensors(path)
+    assert tensors["a"].tolist() == [0, 1, 2]
+    assert scalars == {"step": 4}

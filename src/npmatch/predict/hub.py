@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from npmatch.decide.calibration import SUMMARY, TENSORS
 from npmatch.errors import NPMatchError
-from npmatch.files import write_atomically
+from npmatch.files import in_utf8, write_atomically
 from npmatch.predict.card import ModelFacts, model_card
 from npmatch.predict.saved import MODEL_CONFIG, MODEL_WEIGHTS
 from npmatch.user_code import trusting
@@ -57,7 +57,7 @@ class Pretrained:
             **push: further arguments of `push_to_hub`.
         """
         folder = Path(save_directory)
-        name = repo_id or folder.resolve().name
+        name = in_utf8(repo_id or folder.resolve().name)
         try:
             text = self.kept_card() or model_card(self.facts(), name)
             folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ from npmatch.errors import NPMatchError
 from npmatch.files import (
     LOCK,
     can_lock,
-    check_regular,
     final_name,
     in_utf8,
     is_locked,
@@ -252,11 +251,12 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def _read_predictions(path: Path, model_config: Path) -> tuple[Prediction, Tensor, list[str]]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     class_names: list[str] = json.loads(read_regular(model_config).decode())["class_names"]
-    check_regular(path)
-    table = pq.read_table(path, columns=["true_label", "uncertainty", "probabilities"])
+    # Its content: pyarrow takes names in UTF-8 only.
+    table = pq.read_table(pa.BufferReader(read_regular(path)), columns=["true_label", "uncertainty", "probabilities"])
     position = {name: k for k, name in enumerate(class_names)}
     y = torch.tensor([position[name] for name in table["true_label"].to_pylist()])
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)

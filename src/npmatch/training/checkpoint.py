@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -41,7 +43,7 @@ def load_tensors(
     """
     try:
         check_regular(path)
-        with safe_open(path, framework="pt") as file:
+        with _open_tensors(path) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         scalars = dict(json.loads(metadata.get("npmatch", "{}")))
@@ -57,11 +59,27 @@ def checksum_of(path: Path) -> str:
     """The checksum of a file of tensors: the one in its header, which `load_tensors` verifies, or else computed."""
     try:
         check_regular(path)
-        with safe_open(path, framework="pt") as file:
+        with _open_tensors(path) as file:
             stated = json.loads((file.metadata() or {}).get("npmatch", "{}")).get("sha256")
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
         raise NPMatchError(f"{path}: not a readable safetensors file ({error})") from error
     return stated if isinstance(stated, str) else _checksum(*load_tensors(path))
+
+
+@contextlib.contextmanager
+def _open_tensors(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file, whose library takes names in UTF-8 only, under a name that it takes."""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        with TemporaryDirectory() as folder:
+            link = Path(folder) / "link"
+            link.symlink_to(path.absolute())
+            with safe_open(link, framework="pt") as file:
+                yield file
+    else:
+        with safe_open(path, framework="pt") as file:
+            yield file
 
 
 def _checksum(tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> str:
