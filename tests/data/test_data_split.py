@@ -233,6 +233,15 @@ def test_a_file_that_is_not_a_split_is_an_error_of_one_line(tmp_path):
         assert len(str(raised.value)) < 300
 
 
+def test_a_split_of_more_images_than_there_are_in_the_world_allocates_nothing(tmp_path):
+    path = tmp_path / "split.json"
+    make_split(dataset_of([0, 1, 2] * 4), 6, seed=0).save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "counts": {**content["counts"], "images": 2**35}}))
+    with pytest.raises(NPMatchError, match=r"split\.json: not a split .* more than the 50,000,000 allowed"):
+        Split.load(path)
+
+
 def test_the_error_says_how_the_data_of_a_split_differ(tmp_path):
     make_split(dataset_of([0, 1, 2] * 4), 6, seed=0).save(tmp_path / "split.json")
     with pytest.raises(NPMatchError, match="other data: 12 training images, here are 15;"):

@@ -19,6 +19,7 @@ from npmatch.files import read_regular, write_atomically
 from npmatch.types import Dataset, ImageSet
 
 SAVED_PARTS = ("labeled", "validation", "left_out", "left_out_test")  # the unlabelled set follows from them
+MAX_IMAGES = 50_000_000  # of a training set
 
 
 class OtherDataError(NPMatchError):
@@ -194,6 +195,8 @@ def with_more_labels(split: Split, dataset: Dataset, positions: Tensor) -> Split
 
 def _unlabeled(images: int, labeled: Tensor, validation: Tensor, left_out: Tensor, include_labeled: bool) -> Tensor:
     """Positions of the unlabelled set, given the number of training images and the other parts."""
+    if images > MAX_IMAGES:  # before a stranger's file can make us allocate memory
+        raise ValueError(f"{images} images are more than the {MAX_IMAGES:,} allowed")
     is_unlabeled = torch.ones(images, dtype=torch.bool)
     is_unlabeled[labeled] = include_labeled
     is_unlabeled[validation] = False
