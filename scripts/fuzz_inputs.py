@@ -168,6 +168,10 @@ class Inputs:
         }
         self.images = [str(path) for path in sorted(self.photos.rglob("*.png"))[:2]]
 
+    def digests(self) -> dict[str, str]:
+        """Name → hash of every file of the run and of its images."""
+        return digest_of(self.run) | digest_of(self.photos)
+
     def settings(self, draws: random.Random) -> None:
         """Words of a command line."""
         words = [f"{draws.choice(self.keys)}={draws.choice(ODD)}" for _ in range(draws.randint(1, 3))]
@@ -325,13 +329,8 @@ def main() -> int:
     outcomes, kinds, problems = Counter[str](), Counter[str](), list[str]()
     with tempfile.TemporaryDirectory(prefix="npmatch-fuzz-") as place:
         inputs = Inputs(Path(place))
-        before, start, started, slowest, cases = (
-            digest_of(inputs.run) | digest_of(inputs.photos),
-            memory(),
-            time.monotonic(),
-            0.0,
-            0,
-        )
+        before, start, started = inputs.digests(), memory(), time.monotonic()
+        slowest = (0.0, "none")
         with inputs.client:
             for number in range(options.cases) if options.only is None else [options.only]:
                 if time.monotonic() - started > options.seconds:
@@ -345,14 +344,15 @@ def main() -> int:
                 elif problem := try_case(inputs.kinds[kind], draws, outcomes):
                     problems.append(f"case {number} ({kind}): {problem}")
                     print(problems[-1], flush=True)
-                cases, slowest = cases + 1, max(slowest, time.monotonic() - begun)
-        if digest_of(inputs.run) | digest_of(inputs.photos) != before:
+                slowest = max(slowest, (time.monotonic() - begun, f"case {number} ({kind})"))
+        if inputs.digests() != before:
             problems.append("files of the user were changed")
     grown = memory() - start
     if grown > MAX_MEMORY:
         problems.append(f"memory grew by {grown:.0f} MiB")
-    print(f"{cases} cases, seed {options.seed}: {dict(kinds)}")
-    print(f"{dict(outcomes)}; slowest {slowest:.2f} s; {time.monotonic() - started:.0f} s in all; {grown:.0f} MiB more")
+    print(f"{kinds.total()} cases, seed {options.seed}: {dict(kinds)}")
+    spent = time.monotonic() - started
+    print(f"{dict(outcomes)}; slowest {slowest[0]:.2f} s, {slowest[1]}; {spent:.0f} s in all; {grown:.0f} MiB more")
     print(f"{len(problems)} problems" if problems else "no crash, no hang, no traceback")
     return 1 if problems else 0
 
