@@ -94,6 +94,16 @@ def test_another_models_calibration_does_not_stay_in_the_folder(tiny_run, saved)
     assert {path.name for path in saved.iterdir()} == FILES - {"calibration.json", "calibration.safetensors"}
 
 
+def test_a_process_that_ends_after_the_model_leaves_no_calibration_of_the_model_before(tiny_run, saved, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("npmatch.predict.classifier.save_calibration", killed)
+    with pytest.raises(KeyboardInterrupt):
+        npmatch.load(tiny_run.folder, "cpu").save_pretrained(saved)
+    assert npmatch.load(saved, "cpu").calibration is None
+
+
 def test_a_card_survives_being_saved_again(saved, tmp_path):
     (saved / "README.md").write_text((saved / "README.md").read_text() + "\nPhotographed in Riga.\n")
     npmatch.Classifier.from_pretrained(saved).save_pretrained(tmp_path / "copy")

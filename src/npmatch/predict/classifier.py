@@ -121,8 +121,6 @@ class Classifier(Pretrained):
         save_model(folder, self.model, self.spec)
         if self.calibration is not None:
             save_calibration(folder, self.calibration)
-        else:  # the folder may hold the calibration of another model
-            Calibration.remove(folder)
 
     def facts(self) -> ModelFacts:
         """The facts about the model, and about its run if it was loaded from one."""

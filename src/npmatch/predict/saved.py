@@ -112,6 +112,7 @@ def save_model(folder: Path, model: Model, spec: ModelSpec) -> None:
         for name, child in module.named_children():
             if isinstance(child, Bank):
                 setattr(module, name, child.condensed())
+    Calibration.remove(folder)  # of the model before: whenever this process ends, no model has another's thresholds
     spec.save(folder / MODEL_CONFIG)
     save_tensors(folder / MODEL_WEIGHTS, condensed.state_dict())
 
