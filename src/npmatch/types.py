@@ -28,10 +28,17 @@ ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Views:
-    """Number of weak and strong views of each unlabelled image that an algorithm needs."""
+    """Number of weak and strong views of each image that an algorithm needs."""
 
-    weak: int = 1
+    weak: int = 1  # of unlabelled images
     strong: int = 1
+    labeled_weak: int = 0  # of labelled images, besides the one that every algorithm gets
+    labeled_strong: int = 0
+
+    @property
+    def uses_unlabeled(self) -> bool:
+        """Whether the algorithm learns from unlabelled images."""
+        return self.weak + self.strong > 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ class Batch(NamedTuple):
     strong: tuple[Tensor, ...]  # each U C H W, of the same images as `weak`
     index: Tensor  # type: ignore[assignment]  # U, int64: positions in the unlabelled set, no two alike
     labeled: Tensor  # B, int64: positions in the labelled set
+    x_weak: tuple[Tensor, ...] = ()  # each B C H W: further weak views of the labelled images
+    x_strong: tuple[Tensor, ...] = ()  # each B C H W: strong views of the labelled images
 
 
 class Step(NamedTuple):

@@ -34,3 +34,19 @@ def test_each_image_gets_views_of_its_own():
         assert torch.equal(value % 100, index)
         assert set((value // 100).tolist()) == set(range(number))
     assert not torch.equal(batch.weak[0], batch.weak[1])
+
+
+def test_further_views_of_labelled_images_change_no_other_view():
+    images, index = rows_as_images(50), torch.arange(50)
+    raw = RawBatch(images.take(index[:8]), torch.zeros(8, dtype=torch.long), images.take(index), index, index[:8])
+
+    def batch_with(**labeled):
+        torch.manual_seed(0)
+        return CachedViews(activations(2, 50, 1), activations(4, 50, 1001), Views(**labeled))(raw)
+
+    plain, more = batch_with(), batch_with(labeled_weak=1, labeled_strong=2)
+    assert (plain.x_weak, plain.x_strong) == ((), ())
+    for one, other in zip((plain.x, *plain.weak, *plain.strong), (more.x, *more.weak, *more.strong), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal((more.x_weak[0][:, 0, 0, 0] - 1).long() % 100, index[:8])
+    assert [view.shape for view in more.x_strong] == [(8, 3, 1, 1)] * 2

@@ -71,6 +71,8 @@ def make_batch(cls: Algorithm, seed: int = 0) -> Batch:
         strong=tuple(images(unlabeled) for _ in range(cls.views.strong)),
         index=torch.randperm(IMAGES, generator=g)[:unlabeled],
         labeled=torch.randint(LABELED, (BATCH,), generator=g),
+        x_weak=tuple(images(BATCH) for _ in range(cls.views.labeled_weak)),
+        x_strong=tuple(images(BATCH) for _ in range(cls.views.labeled_strong)),
     )
 
 

@@ -200,13 +200,12 @@ def make_sampler(config: Config, split: Split, views: Views, display: Display) -
     """The sampler of each step's images; an unlabelled batch is never larger than the unlabelled set."""
     t, available, ranks = config.training, len(split.unlabeled), world_size()
     refuse_unequal_shares(t.batch, ranks)
-    learns_from_unlabeled = views.weak + views.strong > 0
-    if learns_from_unlabeled and available < ranks:
+    if views.uses_unlabeled and available < ranks:
         raise NPMatchError(
             f"{config.data.source}: there are no unlabelled images to learn from; give some, set "
             "data.include_labeled=true, or use --algorithm supervised"
         )
-    unlabeled = t.batch * t.unlabeled_ratio if learns_from_unlabeled else 0
+    unlabeled = t.batch * t.unlabeled_ratio if views.uses_unlabeled else 0
     if unlabeled > available:
         fewer = available - available % ranks
         display.say(f"unlabelled batch: {fewer} images, because there are fewer than {unlabeled}")

@@ -75,7 +75,7 @@ def view_activations(
 
 def learnt_from(split: Split, views: Views) -> Tensor:
     """Ascending positions of the images whose views training needs: only the labelled ones without unlabelled views."""
-    return trained_on(split) if views.weak + views.strong else split.labeled.sort().values
+    return trained_on(split) if views.uses_unlabeled else split.labeled.sort().values
 
 
 def key_of(config: Config, dataset: Dataset, used: Tensor) -> str:

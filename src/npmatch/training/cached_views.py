@@ -40,6 +40,8 @@ class CachedViews:
             strong=tuple(self._pick(self.strong, u) for _ in range(self.views.strong)),
             index=raw.index,
             labeled=raw.labeled,
+            x_weak=tuple(self._pick(self.weak, x) for _ in range(self.views.labeled_weak)),
+            x_strong=tuple(self._pick(self.strong, x) for _ in range(self.views.labeled_strong)),
         )
 
     def _pick(self, cached: Tensor, rows: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class ViewMaker:
             strong=tuple(self._normalised(self.policy.strong(raw.u)) for _ in range(self.views.strong)),
             index=raw.index,
             labeled=raw.labeled,
+            x_weak=tuple(self._normalised(self.policy.weak(raw.x)) for _ in range(self.views.labeled_weak)),
+            x_strong=tuple(self._normalised(self.policy.strong(raw.x)) for _ in range(self.views.labeled_strong)),
         )
 
     def _normalised(self, images: Tensor) -> Tensor:
