@@ -20,9 +20,10 @@ def test_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch, capsys):
         assert "LabelSpreading" in printed
         assert "same network, 40 labels alone" in printed
         assert "LabelSpreading" in report.read_text()
-        *_, path, command = printed.splitlines()
+        *_, path, command, expectation = printed.splitlines()
         assert path == f"report: {report.resolve()}"
         assert command.endswith(f"npmatch {benchmarks.demo.OWN_PHOTOS}")
+        assert expectation == benchmarks.demo.EXPECTATION
     assert f"npmatch {benchmarks.demo.OWN_PHOTOS} " in README
 
 

@@ -41,7 +41,7 @@ def ended(tmp_path_factory):
         ("usage", "--nonsense"),
         ("another verb", "compare: torchrun is for train, evaluate, predict; leave it out"),
         ("full-disk", "the disk: cannot be written after step 7"),
-        ("other data", "rank 1 has other data than the first rank (test images: 9 → 10"),
+        ("other data", "rank 1 has other data than the first rank (test images: 8 → 9"),
         ("other version", "rank 1 runs npmatch 0.0 with torch"),
         ("words", "--minutes -1: give a time above 0"),
         ("no run", "none: no such run"),

@@ -19,7 +19,7 @@ from npmatch.decide.novelty import MAX_IMAGES, NEIGHBOURS, QUANTILE, Novelty
 from npmatch.decide.temperature import MIN_LABELS, fit_temperature, tempered
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.training.checkpoint import load_tensors, save_tensors
+from npmatch.training.checkpoint import checksum_of, load_tensors, save_tensors
 from npmatch.types import Prediction
 
 FORMAT = 1
@@ -91,10 +91,10 @@ class Calibration:
             (folder / name).unlink(missing_ok=True)
 
     @staticmethod
-    def load(folder: Path, num_classes: int | None = None, model: str | None = None) -> Calibration | None:
+    def load(folder: Path, num_classes: int | None = None, weights: Path | None = None) -> Calibration | None:
         """The calibration that `save` wrote, or None if there is none.
 
-        If given, `num_classes` and `model`, the checksum of the weights, are compared with the calibration's own.
+        If given, `num_classes` and the checksum of the file `weights` are compared with the calibration's own.
         """
         path = folder / TENSORS
         if not path.exists():
@@ -105,7 +105,8 @@ class Calibration:
             raise NPMatchError(f"{error}; npmatch calibrate writes it again") from error
         if scalars.get("format") != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; npmatch calibrate writes it again")
-        if model is not None and scalars.get("model", model) != model:  # version 0.1.0 did not write it
+        # Version 0.1.0 did not write the checksum.
+        if weights is not None and scalars.get("model") not in (None, checksum_of(weights)):
             raise NPMatchError(
                 f"{path}: was fitted for other weights than those beside it; npmatch calibrate writes it again"
             )

@@ -125,7 +125,7 @@ def save_calibration(folder: Path, calibration: Calibration) -> None:
 def load_calibration(folder: Path, num_classes: int | None = None) -> Calibration | None:
     """The calibration in a folder, or None if there is none; one that was fitted for another model is an error."""
     weights = folder / MODEL_WEIGHTS
-    return Calibration.load(folder, num_classes, checksum_of(weights) if weights.exists() else None)
+    return Calibration.load(folder, num_classes, weights if weights.exists() else None)
 
 
 def empty_model(spec: ModelSpec) -> Model:
