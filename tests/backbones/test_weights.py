@@ -163,3 +163,8 @@ def test_a_package_is_found_without_importing_it():
     path = Path(str(local_weights("tf_efficientnet_lite0.in1k").path))
     assert shutil.disk_usage(path).total
     assert path.name == Path(PACKAGES[PACKAGE].file).name
+
+
+def test_a_path_longer_than_any_file_has_is_told_in_one_line():
+    with pytest.raises(NPMatchError, match="no such file"):
+        with_weights(BackboneConfig(name="wrn-28-2", weights="w" * 5000))

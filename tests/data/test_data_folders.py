@@ -198,3 +198,59 @@ def test_a_folder_inside_that_cannot_be_read_is_a_remark(folder: Path, forbid: C
     listing = list_folder(folder)
     assert not listing.faults
     assert listing.remarks["unreadable-folder"] == ["unlabeled/deep"]
+
+
+@pytest.fixture
+def with_table(tmp_path: Path, write_image: WriteImage) -> Path:
+    for seed, name in enumerate(["a.png", "deep/b.png", "c.png", "d.png", "test/cat/t.png"]):
+        write_image(tmp_path / name, seed, width=12, height=8)
+    (tmp_path / "labels.csv").write_text("path,label\na.png,dog\ndeep/b.png,cat\nc.png,\n")
+    return tmp_path
+
+
+def test_a_flat_folder_with_a_table_of_labels(with_table: Path) -> None:
+    dataset = load_dataset("folder", with_table)
+    assert dataset.class_names == ("cat", "dog")
+    assert dict(zip(dataset.train.names, dataset.train.labels.tolist(), strict=True)) == {
+        "a.png": 1,
+        "c.png": -1,
+        "d.png": -1,
+        "deep/b.png": 0,
+    }
+    assert dataset.test.names == ["test/cat/t.png"]
+
+
+def test_a_table_labels_images_beside_class_folders(folder: Path) -> None:
+    (folder / "labels.csv").write_text("path,label\nunlabeled/9.png,frog\nunlabeled/deep/2.tiff,cat\n")
+    dataset = load_dataset("folder", folder)
+    assert dataset.class_names == ("cat", "dog", "frog")
+    labels = dict(zip(dataset.train.names, dataset.train.labels.tolist(), strict=True))
+    assert (labels["unlabeled/9.png"], labels["unlabeled/deep/2.tiff"], labels["unlabeled/deep/er/1.bmp"]) == (2, 0, -1)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("a.png,cat", "has the label 'dog' too"),
+        ("none.png,cat", "none.png: no such file"),
+        ("test/cat/t.png,cat", "is a test image"),
+        (",cat", "no path"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(with_table: Path, row: str, problem: str) -> None:
+    with (with_table / "labels.csv").open("a") as table:
+        table.write(row + "\n")
+    with pytest.raises(NPMatchError, match=problem):
+        load_dataset("folder", with_table)
+
+
+def test_a_table_of_one_class_is_not_enough(with_table: Path) -> None:
+    (with_table / "labels.csv").write_text("path,label\na.png,dog\n")
+    with pytest.raises(NPMatchError, match="label images of two or more"):
+        load_dataset("folder", with_table)
+
+
+def test_a_table_against_a_class_folder_is_an_error(folder: Path) -> None:
+    (folder / "labels.csv").write_text("path,label\nlabeled/cat/z.Jpg,dog\n")
+    with pytest.raises(NPMatchError, match="lies in the folder of 'cat'"):
+        load_dataset("folder", folder)

@@ -9,6 +9,7 @@ Weights are named by their origin: `package:NAME`, `hub:timm/NAME`, or the path 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -99,7 +100,7 @@ def with_weights(config: BackboneConfig) -> BackboneConfig:
     kind, _, network = config.name.partition(":")
     if config.weights is not None:
         path = Path(config.weights).expanduser()
-        if not path.is_file():
+        if not os.path.isfile(path):  # false also where no path can be so long
             raise NPMatchError(f"backbone.weights={config.weights}: no such file")
         weights: Weights | None = Weights(str(path.resolve()), path)
     elif config.pretrained is False:
@@ -191,7 +192,7 @@ def find_file(config: BackboneConfig) -> Path:
         path, cure = (None if found is None else found.path), "download them with backbone.pretrained=true"
     else:
         path, cure = Path(origin), "give another backbone.weights=FILE"
-        path = path if path.is_file() else None
+        path = path if os.path.isfile(path) else None
     if path is None:
         raise NPMatchError(f"backbone.weights={origin}: not on this machine any more; {cure}")
     found_sum = Weights(origin, path).sha256()

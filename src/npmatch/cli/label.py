@@ -22,7 +22,10 @@ from npmatch.errors import NPMatchError
 
 
 def suggest(
-    run: RunArgument,
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a finished run; leave it out for the first labels."),
+    ] = None,
     unlabeled: Annotated[
         Path | None,
         typer.Option("--unlabeled", help="Folder of images to choose from; default: the run's unlabelled images."),
@@ -43,11 +46,23 @@ def suggest(
     ] = "diverse",
     seed: Annotated[int, typer.Option("--seed", help="Seed of --strategy random.")] = 0,
     overwrite: OverwriteOption = False,
-    data: RunDataOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Image folder to label the first images of; with RUN, where its images are now."),
+    ] = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Suggest images to label next: uncertain and diverse."""
+    """Suggest images to label next: uncertain and diverse.
+
+    Without a run, --data DIR: the first images to label, typical and unlike one another, in a folder that may have no
+    label yet.
+    """
+    if run is None:
+        if data is None:
+            raise NPMatchError("suggest: name a run, or give --data DIR for the first labels of a folder")
+        suggest_first_labels(data, count, out, overwrite, check_device(device), seed, as_json)
+        return
     from npmatch.labelling.tables import has_no_label, interface_of, suggest_for_run, write_table, write_tasks
     from npmatch.runs.outputs import check_output
 
@@ -84,6 +99,36 @@ def suggest(
     if len(found.rows) < min(count, len(found.candidates.names)):
         print_warning("the other images resemble these too much to be worth a label")
     if problems:
+        raise typer.Exit(1)
+
+
+def suggest_first_labels(
+    data: Path, count: int, out: Path | None, overwrite: bool, device: str | None, seed: int, as_json: bool
+) -> None:
+    """Print or write the images of a folder to label first."""
+    from npmatch.data.sources.label_table import LABEL_TABLE
+    from npmatch.labelling.first import suggest_first, write_first_table
+    from npmatch.labelling.tables import has_no_label
+    from npmatch.runs.outputs import check_output
+
+    own_table = data / LABEL_TABLE
+    if out is not None and out.resolve() != own_table.resolve():  # the labels in the folder's own table are kept
+        check_output(out, overwrite, may_replace=has_no_label)
+    found = suggest_first(data, count, device, seed, quiet=as_json)
+    for problem in found.problems:
+        print_warning(f"skipped {problem}")
+    if out is not None:
+        write_first_table(found, data, out)
+    if as_json:
+        rows = [{"path": str(row.path), "coverage": row.coverage, "reason": row.reason} for row in found.rows]
+        print_json({**({"out": str(out)} if out else {}), "suggestions": rows, "skipped": list(found.problems)})
+    elif out is None:
+        for row in found.rows:
+            print_line(f"{row.path}  {row.reason}")
+    else:
+        print_line(f"{len(found.rows)} of {found.images} images: {out}")
+        print_line(f"fill in the column label, save the table as {own_table}, then: npmatch train --data {data}")
+    if found.problems:
         raise typer.Exit(1)
 
 

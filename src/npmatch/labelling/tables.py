@@ -8,7 +8,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def predict_readable(
 
 def has_no_label(table: Path) -> bool:
     """Whether a file is a table of suggestions in which nobody has filled in a label."""
-    columns = {field.name for field in fields(Suggestion)} - {"name", "position"} | {"path", "label"}
+    columns = {"path", "label", "reason"}
     try:
         rows = read_rows(table, verbatim=True)
         return all(columns <= cells.keys() and not cells["label"].strip() for _, cells in rows)
@@ -173,7 +173,7 @@ def write_table(suggestions: Suggestions, out: Path) -> None:
     for row in table:
         named = {column: name_as_text(row[column] or "") for column in ("path", "nearest", "reason")}
         writer.writerow({**row, **named})
-    _write(out, text.getvalue().encode())
+    write_file(out, text.getvalue().encode())
 
 
 def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, Path | None]:
@@ -192,8 +192,8 @@ def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, 
             address = local_file(Path(os.path.abspath(file)), root)
         tasks.append(make_task(row, suggestions.path(row.name, row.position), address, model))
     interface = interface_of(out)
-    _write(out, json.dumps(tasks, indent=1).encode())
-    _write(interface, labelling_interface(suggestions.class_names).encode())
+    write_file(out, json.dumps(tasks, indent=1).encode())
+    write_file(interface, labelling_interface(suggestions.class_names).encode())
     return interface, root
 
 
@@ -210,7 +210,8 @@ def as_data_uri(images: ImageStore, position: int) -> str:
     return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file, and the folders it lies in; an error names it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from npmatch.data.images import EXTENSIONS
+from npmatch.data.sources.label_table import LABEL_TABLE, apply_given_labels, read_given_labels
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.data.sources.walk import names_in, unreadable, walk
 from npmatch.errors import NPMatchError
@@ -32,14 +33,53 @@ def read_imagenet(root: Path, size: int) -> Dataset:
 def list_folder(root: Path) -> Listing:
     """Lists `labeled/<class>/**`, `unlabeled/**` and, if it exists, `test/<class>/**` under a user's `root`.
 
-    Faults are collected in the listing, not raised.
+    The labels may also be in the table `labels.csv`. Without a folder `labeled` or `unlabeled`, the images may then lie
+    anywhere under `root`. Faults are collected in the listing, not raised.
     """
     listing = Listing(root)
-    _note_other_entries(listing)  # an error if the root cannot be read
-    try:
-        listing.classes = class_folders(root / "labeled")
-    except NPMatchError as fault:
-        listing.faults.append(str(fault) + _hint_to_move(listing))
+    table = root / LABEL_TABLE
+    if not table.is_file():
+        _note_other_entries(listing)  # an error if the root cannot be read
+        try:
+            listing.classes = class_folders(root / "labeled")
+        except NPMatchError as error:
+            listing.faults.append(str(error) + (_hint_to_move(listing) or f"; or list labels in {table}"))
+        _list_parts(listing)
+        return listing
+    given = read_given_labels(root, table)
+    in_folders = _visible_folders(root / "labeled") if (root / "labeled").is_dir() else []
+    listing.classes = sorted({*in_folders, *given.values()} - {""})
+    if len(listing.classes) < 2:
+        fault = f"{len(listing.classes)} class(es) among the labels; label images of two or more"
+        listing.faults.append(f"{table}: {fault}")
+    if is_flat(root):
+        _list_images(listing, root, "unlabeled", left_out=("test",))
+    else:
+        _note_other_entries(listing)
+    _list_parts(listing)
+    apply_given_labels(listing, table, given)
+    return listing
+
+
+def is_flat(root: Path) -> bool:
+    """Whether a folder's images lie in no folder `labeled` or `unlabeled`."""
+    return not any((root / part).is_dir() for part in ("labeled", "unlabeled"))
+
+
+def list_unlabeled(root: Path) -> Listing:
+    """Lists the images of a folder for somebody who has to label the first ones: not those with a label, nor a test."""
+    listing = Listing(root)
+    names_in(root)  # an error if the root cannot be read
+    _list_images(listing, root if is_flat(root) else root / "unlabeled", "unlabeled", left_out=("test",))
+    table = root / LABEL_TABLE
+    given = read_given_labels(root, table) if table.is_file() else {}
+    listing.files = [file for file in listing.files if not given.get(file.name)]
+    return listing
+
+
+def _list_parts(listing: Listing) -> None:
+    """Adds the images in the three folders to a listing, as far as these exist."""
+    root = listing.root
     for name in listing.classes:
         if in_utf8(name) != name:  # class names are written into text files: model, report, export
             listing.faults.append(f"{root / 'labeled' / name}: the name of this class folder is not UTF-8; rename it")
@@ -49,7 +89,6 @@ def list_folder(root: Path) -> Listing:
         _list_images(listing, root / "unlabeled", "unlabeled")
     if (root / "test").is_dir():
         _list_classes(listing, root / "test", "test")
-    return listing
 
 
 def _note_other_entries(listing: Listing) -> None:
@@ -79,11 +118,16 @@ def _hint_to_move(listing: Listing) -> str:
     return f"; move the class folders into it, if '{unused[0]}' is one"
 
 
+def _visible_folders(folder: Path) -> list[str]:
+    """The sorted names of the folders in `folder` that are not hidden."""
+    return [name for name in names_in(folder) if _is_visible_folder(folder, name)]
+
+
 def class_folders(folder: Path) -> list[str]:
     """The sorted names of the class folders in `folder`, in the order of the labels; fewer than two are an error."""
     if not folder.is_dir():
         raise NPMatchError(f"{folder}: no such folder; it must hold one folder of images for each class")
-    classes = [name for name in names_in(folder) if _is_visible_folder(folder, name)]
+    classes = _visible_folders(folder)
     if not classes:
         raise NPMatchError(f"{folder}: no class folder in it; put the images of each class into a folder of its own")
     if len(classes) < 2:
@@ -113,10 +157,18 @@ def _list_classes(listing: Listing, folder: Path, part: Part) -> None:
                 listing.remark("empty-folder", f"{folder.name}/{name}")
 
 
-def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") -> int | None:
-    """Adds the images in and below `folder` to a listing; returns their number, None if the folder cannot be read."""
+def _list_images(
+    listing: Listing, folder: Path, part: Part, label: str = "", left_out: tuple[str, ...] = ()
+) -> int | None:
+    """Adds the images in and below `folder` to a listing; returns their number, None if the folder cannot be read.
+
+    Folders of the names `left_out` directly in `folder` are not entered.
+    """
     count = 0
     for where, folders, files, problem in walk(folder):
+        inside = os.path.relpath(where, folder)
+        if inside.split(os.sep)[0] in left_out:
+            continue
         base = os.path.relpath(where, listing.root).replace(os.sep, "/")
         if problem and where == str(folder):
             listing.faults.append(unreadable(folder, problem))
@@ -130,11 +182,11 @@ def _list_images(listing: Listing, folder: Path, part: Part, label: str = "") ->
                 listing.remark("hidden", f"{base}/{name}")
         for name in files:
             if is_image(name):
-                listing.files.append(ListedFile(f"{base}/{name}", part, label))
+                listing.files.append(ListedFile(f"{base}/{name}".removeprefix("./"), part, label))
                 count += 1
                 if label and where != str(folder):
                     listing.remark("nested", f"{base}/{name}")
-            else:
+            elif name != LABEL_TABLE:
                 listing.remark(_why_unused(name), f"{base}/{name}")
     return count
 
