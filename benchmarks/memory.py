@@ -109,7 +109,7 @@ def main(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Step time and memory against the number of unlabelled images.
+    """Time and memory of a step against the number of images.
 
     The number goes from 10⁴ to 10⁷.
     """
