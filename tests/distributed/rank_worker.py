@@ -47,6 +47,7 @@ CASES = {
             "algorithm.negative_confidence": 0.09,
         },
     ),
+    "freematch": ("freematch", {"algorithm.decay": 0.9}),
 }
 
 

@@ -7,7 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmatch.objectives.selection import Curriculum, WindowAlignment, align_to_uniform
+from npmatch.objectives.selection import (
+    Curriculum,
+    MovingAverage,
+    SelfAdaptiveThresholds,
+    WindowAlignment,
+    align_to_uniform,
+)
 
 
 def plain_thresholds(assigned: list[int | None], classes: int, threshold: float) -> list[float]:
@@ -89,3 +95,28 @@ def test_window_alignment_by_hand():
     aligned = alignment(torch.tensor([[0.4, 0.6]]), torch.tensor([0.5, 0.5]))  # window's mean 0.6, 0.4
     assert aligned.tolist()[0] == pytest.approx([4 / 13, 9 / 13])  # in the ratio 0.4 / 0.6 : 0.6 / 0.4 = 4 : 9
     assert WindowAlignment(2, 2)(torch.tensor([[1.0, 0.0]])).tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("steps", [1, 5, 40])
+def test_a_moving_average_of_equal_values_has_a_closed_form(steps):
+    average = MovingAverage(torch.tensor([1.0, -2.0]), decay=0.9)
+    for _ in range(steps):
+        found = average(torch.tensor([3.0, 0.5]))
+    assert found.tolist() == pytest.approx([3 - 2 * 0.9**steps, 0.5 - 2.5 * 0.9**steps], rel=1e-5)
+    restored = MovingAverage(torch.zeros(2), decay=0.9)
+    restored.load_state_dict(average.state_dict())
+    assert torch.equal(restored.value, average.value)
+
+
+def test_self_adaptive_thresholds_of_equal_batches_have_a_closed_form():
+    """τ = mⁿ/K + (1 − mⁿ)·mean confidence, p̃ = mⁿ/K + (1 − mⁿ)·mean prediction, τ(c) = τ·p̃(c) / max p̃."""
+    m, n = 0.95, 30
+    adaptive = SelfAdaptiveThresholds(3, m)
+    assert adaptive.thresholds().tolist() == pytest.approx([1 / 3] * 3)
+    for _ in range(n):
+        adaptive.update(torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.1, 0.4]]))
+    start = m**n / 3
+    tau = start + (1 - m**n) * 0.6
+    p = [start + (1 - m**n) * mean for mean in (0.6, 0.15, 0.25)]
+    assert adaptive.confidence.value.item() == pytest.approx(tau, rel=1e-5)
+    assert adaptive.thresholds().tolist() == pytest.approx([tau, tau * p[1] / p[0], tau * p[2] / p[0]], rel=1e-5)

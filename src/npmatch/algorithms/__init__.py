@@ -7,6 +7,7 @@ from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
+from npmatch.algorithms.freematch import FreeMatch
 from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mpl": MetaPseudoLabels,
     "ups": UPS,
     "npmatch": NPMatch,
+    "freematch": FreeMatch,
 }
 
 
@@ -53,6 +55,7 @@ __all__ = [
     "CoMatch",
     "FixMatch",
     "FlexMatch",
+    "FreeMatch",
     "MetaPseudoLabels",
     "MixMatch",
     "NPMatch",

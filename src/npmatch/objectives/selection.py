@@ -1,4 +1,4 @@
-"""Which pseudo-labels to trust: FlexMatch's curriculum thresholds, the uncertainty gate, distribution alignment."""
+"""Which pseudo-labels to trust: curriculum and self-adaptive thresholds, distribution alignment, moving averages."""
 
 from __future__ import annotations
 
@@ -77,3 +77,44 @@ class Curriculum(nn.Module):
         one = torch.ones_like(old)
         self.counts.scatter_add_(0, old, -one).scatter_add_(0, new, one)
         self.assigned[index] = new
+
+
+class MovingAverage(nn.Module):
+    """Exponential moving average of a value of each batch: v ← m·v + (1 − m)·(value of the batch)."""
+
+    value: Tensor  # [...]: v
+
+    def __init__(self, start: Tensor, decay: float) -> None:
+        """`start` [...] is v before the first batch, `decay` is m."""
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("value", start.clone())
+
+    @torch.no_grad()
+    def forward(self, value: Tensor) -> Tensor:
+        """Takes in the value of a batch, [...], and returns v."""
+        return self.value.lerp_(value.to(self.value.dtype), 1 - self.decay)
+
+
+class SelfAdaptiveThresholds(nn.Module):
+    """Self-adaptive thresholding (FreeMatch, SAT): thresholds rise with the confidence that the network has reached.
+
+    The global threshold is the moving average of the mean confidence. A class whose mean probability is below the
+    largest one has a threshold that is lower by the same factor.
+    """
+
+    def __init__(self, num_classes: int, decay: float) -> None:
+        """Starts from uniform predictions, so all thresholds start at 1/K."""
+        super().__init__()
+        self.confidence = MovingAverage(torch.tensor(1 / num_classes), decay)  # τ
+        self.class_probs = MovingAverage(torch.full((num_classes,), 1 / num_classes), decay)  # p̃
+
+    def update(self, probs: Tensor) -> None:
+        """Takes in the predictions of a batch, n K."""
+        self.confidence(probs.amax(-1).mean())
+        self.class_probs(probs.mean(0))
+
+    def thresholds(self) -> Tensor:
+        """K: τ(c) = τ · p̃(c) / max p̃."""
+        p = self.class_probs.value
+        return self.confidence.value * p / p.max()
