@@ -78,7 +78,7 @@ class Step(NamedTuple):
     loss: Tensor  # 0-d, the loss to minimise
     logs: dict[str, Tensor]  # metrics for the log, each 0-d and detached
     pseudo: Tensor | None = None  # U, int64: pseudo-labels, for the loop's diagnostics
-    keep: Tensor | None = None  # U, bool: which pseudo-labels were trusted
+    keep: Tensor | None = None  # U, bool: which pseudo-labels were trusted; or their weights in [0, 1]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,18 @@ def test_images_of_no_class_are_counted_apart():
     assert not {"foreign_trusted", "trusted_is_foreign"} & known.read().keys()
 
 
+def test_pseudo_labels_with_weights_count_by_their_weights():
+    meter = Meter(3, truth=torch.tensor([0, 1, 2, -1, -2]))
+    meter.add(make_step(1.0, [0, 2], [0.5, 1.0]), torch.tensor([0, 1]), {})
+    meter.add(make_step(1.0, [2, 1, 2], [0.25, 0.75, 0.5]), torch.tensor([2, 3, 4]), {})
+    means = meter.read()
+    assert means["trusted"] == pytest.approx(3 / 5)
+    assert means["pseudo_accuracy"] == pytest.approx((0.5 + 0.25) / (0.5 + 1 + 0.25))
+    assert means["largest_class_share"] == pytest.approx((1 + 0.25 + 0.5) / 3)
+    assert means["foreign_trusted"] == pytest.approx(0.5)
+    assert means["trusted_is_foreign"] == pytest.approx(0.5 / 3)
+
+
 def test_an_interval_survives_a_checkpoint():
     truth = torch.tensor([0, 1])
     whole, first, second = Meter(2, truth), Meter(2, truth), Meter(2, truth)

@@ -43,17 +43,17 @@ class Meter:
         values = {f"mean/{name}": v for name, v in {"loss": step.loss.detach(), **step.logs, **extra}.items()}
         if step.pseudo is not None and step.keep is not None:
             truth, keep = self.truth[index], step.keep
-            judged = keep & (truth >= 0)
+            judged = keep * (truth >= 0)  # bool, or the weight of each pseudo-label
             values |= {
                 "seen": one * keep.numel(),
                 "kept": keep.sum(),
                 "judged": judged.sum(),
-                "right": (judged & (step.pseudo == truth)).sum(),
+                "right": (judged * (step.pseudo == truth)).sum(),
                 "kept_per_class": one.new_zeros(self.num_classes).scatter_add(0, step.pseudo, keep.to(one.dtype)),
             }
             if self.has_foreign:
                 foreign = truth == FOREIGN
-                values |= {"foreign": foreign.sum(), "foreign_kept": (foreign & keep).sum()}
+                values |= {"foreign": foreign.sum(), "foreign_kept": (foreign * keep).sum()}
         for name, value in {"steps": one, **values}.items():
             value = value if good is None else torch.where(good, value, torch.zeros_like(value))
             if name in self.totals:
