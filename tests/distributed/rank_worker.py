@@ -48,6 +48,7 @@ CASES = {
         },
     ),
     "freematch": ("freematch", {"algorithm.decay": 0.9}),
+    "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
 }
 
 

@@ -1,5 +1,6 @@
 """Curriculum thresholds against FlexMatch's definition in plain Python; alignment against loops and by hand."""
 
+import math
 from collections import Counter, deque
 
 import pytest
@@ -11,7 +12,9 @@ from npmatch.objectives.selection import (
     Curriculum,
     MovingAverage,
     SelfAdaptiveThresholds,
+    TruncatedGaussian,
     WindowAlignment,
+    align,
     align_to_uniform,
 )
 
@@ -120,3 +123,30 @@ def test_self_adaptive_thresholds_of_equal_batches_have_a_closed_form():
     p = [start + (1 - m**n) * mean for mean in (0.6, 0.15, 0.25)]
     assert adaptive.confidence.value.item() == pytest.approx(tau, rel=1e-5)
     assert adaptive.thresholds().tolist() == pytest.approx([tau, tau * p[1] / p[0], tau * p[2] / p[0]], rel=1e-5)
+
+
+@pytest.mark.parametrize("target", [None, [0.2, 0.5, 0.3]])
+def test_align_divides_by_the_mean_and_multiplies_by_the_target(target):
+    probs, mean = [[0.6, 0.3, 0.1], [0.2, 0.2, 0.6]], [0.5, 0.3, 0.2]
+    aligned = align(torch.tensor(probs), torch.tensor(mean), None if target is None else torch.tensor(target))
+    for row, found in zip(probs, aligned, strict=True):
+        ratios = [p * t / m for p, t, m in zip(row, target or [1, 1, 1], mean, strict=True)]
+        assert found.tolist() == pytest.approx([r / sum(ratios) for r in ratios], rel=1e-5)
+
+
+def test_truncated_gaussian_weights_by_hand():
+    gaussian = TruncatedGaussian(4, decay=0.5, sigmas=2.0)
+    assert gaussian.weights(torch.tensor([0.25, 0.9])).tolist() == [1, 1]  # μ = 1/4
+    gaussian.update(torch.tensor([0.5, 0.7, 0.9]))  # mean 0.7, unbiased variance 0.04
+    mu, variance = 0.475, 0.52
+    assert gaussian.mean.value.item() == pytest.approx(mu)
+    assert gaussian.variance.value.item() == pytest.approx(variance)
+    expected = [math.exp(-2 * (0.3 - mu) ** 2 / variance), 1, 1]
+    assert gaussian.weights(torch.tensor([0.3, mu, 0.8])).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_truncated_gaussian_of_one_image_or_of_equal_ones_is_finite():
+    gaussian = TruncatedGaussian(4, decay=0.0, sigmas=2.0)
+    gaussian.update(torch.tensor([0.5]))
+    assert gaussian.variance.value == 0
+    assert gaussian.weights(torch.tensor([0.4, 0.5, 0.6])).tolist() == [0, 1, 1]

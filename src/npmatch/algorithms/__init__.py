@@ -13,6 +13,7 @@ from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
+from npmatch.algorithms.softmatch import SoftMatch
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
@@ -32,6 +33,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ups": UPS,
     "npmatch": NPMatch,
     "freematch": FreeMatch,
+    "softmatch": SoftMatch,
 }
 
 
@@ -61,6 +63,7 @@ __all__ = [
     "NPMatch",
     "ReMixMatch",
     "SemCo",
+    "SoftMatch",
     "Supervised",
     "Update",
     "check_algorithm",

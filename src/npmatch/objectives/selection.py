@@ -14,6 +14,14 @@ def align_to_uniform(probs: Tensor) -> Tensor:
     return aligned / aligned.sum(-1, keepdim=True)
 
 
+def align(probs: Tensor, mean: Tensor, target: Tensor | None = None) -> Tensor:
+    """Distribution alignment: p ← normalise(p · target / mean), n K; the target K is uniform if none is given."""
+    aligned = probs / mean.clamp(min=1e-6)
+    if target is not None:
+        aligned = aligned * target
+    return aligned / aligned.sum(-1, keepdim=True)
+
+
 class WindowAlignment(nn.Module):
     """Distribution alignment over time: p ← normalise(p · target / mean prediction of the last L batches)."""
 
@@ -36,10 +44,7 @@ class WindowAlignment(nn.Module):
         slot = self.batches % len(self.means)
         self.means.index_copy_(0, slot[None], probs.mean(0, keepdim=True).to(self.means.dtype))
         self.batches.add_(1)
-        aligned = probs / self.mean().clamp(min=1e-6)
-        if target is not None:
-            aligned = aligned * target
-        return aligned / aligned.sum(-1, keepdim=True)
+        return align(probs, self.mean(), target)
 
 
 class Curriculum(nn.Module):
@@ -118,3 +123,27 @@ class SelfAdaptiveThresholds(nn.Module):
         """K: τ(c) = τ · p̃(c) / max p̃."""
         p = self.class_probs.value
         return self.confidence.value * p / p.max()
+
+
+class TruncatedGaussian(nn.Module):
+    """Soft weights of pseudo-labels (SoftMatch): 1 from the mean confidence on, below it a Gaussian around the mean.
+
+    The mean μ and the variance σ² of the confidence are moving averages over batches.
+    """
+
+    def __init__(self, num_classes: int, decay: float, sigmas: float) -> None:
+        """The Gaussian has the standard deviation σ / `sigmas`; μ starts at 1/K and σ² at 1."""
+        super().__init__()
+        self.sigmas = sigmas
+        self.mean = MovingAverage(torch.tensor(1 / num_classes), decay)  # μ
+        self.variance = MovingAverage(torch.tensor(1.0), decay)  # σ²
+
+    def update(self, confidence: Tensor) -> None:
+        """Takes in the confidences of a batch, n."""
+        self.mean(confidence.mean())
+        self.variance(confidence.var(correction=min(1, len(confidence) - 1)))  # unbiased; 0 for one image
+
+    def weights(self, confidence: Tensor) -> Tensor:
+        """Weights n, in [0, 1], of pseudo-labels with these confidences."""
+        below = (confidence - self.mean.value).clamp(max=0)
+        return torch.exp(-0.5 * (self.sigmas * below) ** 2 / self.variance.value.clamp(min=1e-12))
