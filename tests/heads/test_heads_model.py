@@ -34,6 +34,19 @@ def test_weak_views_are_normalised_as_configured(weak_norm):
     assert model.backbone.training
 
 
+@pytest.mark.parametrize("weak_norm", ["joint", "own", "running"])
+def test_further_views_are_in_the_pass_of_the_labelled_and_strong_ones(weak_norm):
+    x, weak, strong, other = (torch.randn(n, 2, 3, 3) + shift for n, shift in ((4, 0), (8, 5), (8, -2), (4, 9)))
+    found = Model(Pool(), LinearHead(2, 3)).train().features_of_views(x, weak, strong, weak_norm, other)
+    together = [x, weak, strong, other] if weak_norm == "joint" else [x, strong, other]
+    expected = list(Pool().train()(torch.cat(together)).split([len(view) for view in together]))
+    if weak_norm != "joint":
+        expected.insert(1, found[1])  # the test above has the weak views
+    assert len(found) == 4
+    for one, same in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, same)
+
+
 def test_describe_gives_the_prediction_and_the_features() -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 1, 8, 8)

@@ -41,22 +41,22 @@ class Model(nn.Module):
         return f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
 
     def features_of_views(
-        self, x: Tensor, weak: Tensor, strong: Tensor, weak_norm: WeakNorm
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, x: Tensor, weak: Tensor, strong: Tensor, weak_norm: WeakNorm, *others: Tensor
+    ) -> tuple[Tensor, ...]:
         """Features of labelled, weak and strong views; `weak_norm` says which statistics normalise the weak ones.
 
         joint: all views in one pass, so in one batch-norm batch. own: the weak views in a pass of their own,
-        without gradient. running: the same with the running statistics, as in evaluation.
+        without gradient. running: the same with the running statistics, as in evaluation. `others` are further views,
+        such as strong views of labelled images, and are in one pass with `x` and `strong`.
         """
         if weak_norm == "joint":
-            f_x, f_weak, f_strong = self.features_together(x, weak, strong)
-            return f_x, f_weak, f_strong
+            return self.features_together(x, weak, strong, *others)
         with torch.no_grad():
             self.backbone.train(self.training and weak_norm == "own")
             f_weak = self.features(weak)
             self.backbone.train(self.training)
-        f_x, f_strong = self.features_together(x, strong)
-        return f_x, f_weak, f_strong
+        f_x, *f_others = self.features_together(x, strong, *others)
+        return f_x, f_weak, *f_others
 
     def describe(self, x: Tensor) -> tuple[Prediction, Tensor]:
         """N C H W → the prediction, and the features N F that it is made from."""
