@@ -24,12 +24,20 @@ def make_transparent(cls, **options):
     return algorithm
 
 
-def make_batch(x: list[Row], y: list[int], weak: list[Row], strong: list[Row]) -> Batch:
+def make_batch(
+    x: list[Row], y: list[int], weak: list[Row], strong: list[Row], x_strong: list[Row] | None = None
+) -> Batch:
     def images(rows: list[Row]) -> torch.Tensor:
         return torch.tensor(rows).view(len(rows), 3, 1, 1)
 
     return Batch(
-        images(x), torch.tensor(y), (images(weak),), (images(strong),), torch.arange(len(weak)), torch.arange(len(x))
+        images(x),
+        torch.tensor(y),
+        (images(weak),),
+        (images(strong),),
+        torch.arange(len(weak)),
+        torch.arange(len(x)),
+        x_strong=() if x_strong is None else (images(x_strong),),
     )
 
 
@@ -43,5 +51,6 @@ def mean_cross_entropy(logits: list[Row], y: list[int]) -> float:
 
 
 X, Y = [[2.0, 0.0, -1.0], [0.0, 0.5, 0.0]], [0, 2]
+X_STRONG = [[1.0, 0.3, 0.0], [0.2, 0.0, 0.4]]
 WEAK = [[4.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.1, 0.0, 0.2], [0.0, 0.0, 6.0], [1.0, 1.5, 0.0], [0.0, 5.0, 1.0]]
 STRONG = [[1.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0], [0.5, 0.0, 0.7], [3.0, 0.0, 0.0], [0.0, -1.0, 0.0]]

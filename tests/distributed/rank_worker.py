@@ -47,6 +47,8 @@ CASES = {
             "algorithm.negative_confidence": 0.09,
         },
     ),
+    "adamatch": ("adamatch", {"algorithm.window": 4}),
+    "adamatch-own": ("adamatch", {"algorithm.window": 4, "algorithm.weak_norm": "own"}),
     "freematch": ("freematch", {"algorithm.decay": 0.9}),
     "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
 }

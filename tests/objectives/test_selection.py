@@ -150,3 +150,12 @@ def test_truncated_gaussian_of_one_image_or_of_equal_ones_is_finite():
     gaussian.update(torch.tensor([0.5]))
     assert gaussian.variance.value == 0
     assert gaussian.weights(torch.tensor([0.4, 0.5, 0.6])).tolist() == [0, 1, 1]
+
+
+def test_a_window_that_starts_full_holds_uniform_predictions():
+    alignment, window = WindowAlignment(4, 2, starts_full=True), deque([0.5] * 4, maxlen=4)
+    assert alignment.mean().tolist() == [0.5, 0.5]
+    for first in (0.9, 0.8, 0.1, 0.3, 0.7, 0.6):
+        alignment(torch.tensor([[first, 1 - first]]))
+        window.append(first)
+        assert alignment.mean()[0].item() == pytest.approx(sum(window) / 4, rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npmatch.algorithms.adamatch import AdaMatch
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
@@ -32,6 +33,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mpl": MetaPseudoLabels,
     "ups": UPS,
     "npmatch": NPMatch,
+    "adamatch": AdaMatch,
     "freematch": FreeMatch,
     "softmatch": SoftMatch,
 }
@@ -53,6 +55,7 @@ __all__ = [
     "ALGORITHMS",
     "UDA",
     "UPS",
+    "AdaMatch",
     "Algorithm",
     "CoMatch",
     "FixMatch",

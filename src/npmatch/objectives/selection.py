@@ -26,13 +26,14 @@ class WindowAlignment(nn.Module):
     """Distribution alignment over time: p ← normalise(p · target / mean prediction of the last L batches)."""
 
     means: Tensor  # L K: mean predictions of the last L batches, a ring buffer; zero where it is not filled yet
-    batches: Tensor  # 0-d int64: batches seen
+    batches: Tensor  # 0-d int64: batches in the window and before
 
-    def __init__(self, length: int, num_classes: int) -> None:
-        """Starts empty; the first batch is aligned by its own mean."""
+    def __init__(self, length: int, num_classes: int, starts_full: bool = False) -> None:
+        """Starts empty, so that the first batch is aligned by its own mean, or full of uniform predictions."""
         super().__init__()
-        self.register_buffer("means", torch.zeros(length, num_classes))
-        self.register_buffer("batches", torch.tensor(0))
+        start = 1 / num_classes if starts_full else 0.0
+        self.register_buffer("means", torch.full((length, num_classes), start))
+        self.register_buffer("batches", torch.tensor(length if starts_full else 0))
 
     def mean(self) -> Tensor:
         """K: mean prediction over the window."""
