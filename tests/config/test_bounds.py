@@ -176,6 +176,10 @@ NEVER = {
         algorithm.negative_confidence=1.1 algorithm.negative_max_std=-0.1 algorithm.unlabeled_weight=-1
         algorithm.negative_weight=-1
     """,
+    "dash": """
+        algorithm.temperature=0 algorithm.warm_up=-0.1 algorithm.warm_up=1.1 algorithm.interval=0
+        algorithm.interval=1.1 algorithm.decay=0.9 algorithm.min_threshold=-0.1 algorithm.unlabeled_weight=-1
+    """,
     "adamatch": """
         algorithm.relative_confidence=-0.1 algorithm.relative_confidence=1.1 algorithm.decay=1 algorithm.window=0
         algorithm.unlabeled_weight=-1 algorithm.ramp=-0.1 algorithm.ramp=1.1

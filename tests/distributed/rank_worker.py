@@ -47,6 +47,7 @@ CASES = {
             "algorithm.negative_confidence": 0.09,
         },
     ),
+    "dash": ("dash", {"algorithm.warm_up": 0.2, "algorithm.interval": 0.5}),
     "adamatch": ("adamatch", {"algorithm.window": 4}),
     "adamatch-own": ("adamatch", {"algorithm.window": 4, "algorithm.weak_norm": "own"}),
     "freematch": ("freematch", {"algorithm.decay": 0.9}),
@@ -107,7 +108,8 @@ def in_double(make_views):
         torch.set_default_dtype(torch.float32)
         batch = make_views(raw)
         torch.set_default_dtype(torch.float64)
-        views = {key: tuple(view.double() for view in getattr(batch, key)) for key in ("weak", "strong")}
+        names = ("weak", "strong", "x_weak", "x_strong")
+        views = {name: tuple(view.double() for view in getattr(batch, name)) for name in names}
         return batch._replace(x=batch.x.double(), **views)
 
     return make

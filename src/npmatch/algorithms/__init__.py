@@ -6,6 +6,7 @@ from npmatch.algorithms.adamatch import AdaMatch
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
+from npmatch.algorithms.dash import Dash
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
@@ -33,6 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mpl": MetaPseudoLabels,
     "ups": UPS,
     "npmatch": NPMatch,
+    "dash": Dash,
     "adamatch": AdaMatch,
     "freematch": FreeMatch,
     "softmatch": SoftMatch,
@@ -58,6 +60,7 @@ __all__ = [
     "AdaMatch",
     "Algorithm",
     "CoMatch",
+    "Dash",
     "FixMatch",
     "FlexMatch",
     "FreeMatch",
