@@ -188,6 +188,7 @@ NEVER = {
         algorithm.decay=-0.1 algorithm.decay=1 algorithm.min_threshold=-0.1 algorithm.max_threshold=1.1
         algorithm.unlabeled_weight=-1 algorithm.fairness_weight=-1
     """,
+    "defixmatch": "algorithm.confidence=-0.1 algorithm.confidence=1.1 algorithm.unlabeled_weight=-1",
     "softmatch": "algorithm.decay=-0.1 algorithm.decay=1 algorithm.sigmas=0 algorithm.unlabeled_weight=-1",
 }
 

@@ -51,6 +51,7 @@ CASES = {
     "adamatch": ("adamatch", {"algorithm.window": 4}),
     "adamatch-own": ("adamatch", {"algorithm.window": 4, "algorithm.weak_norm": "own"}),
     "freematch": ("freematch", {"algorithm.decay": 0.9}),
+    "defixmatch": ("defixmatch", {"algorithm.confidence": 0.18}),
     "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
 }
 

@@ -7,6 +7,7 @@ from npmatch.algorithms.base import Algorithm, Update
 from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
 from npmatch.algorithms.dash import Dash
+from npmatch.algorithms.defixmatch import DeFixMatch
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
@@ -38,6 +39,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "adamatch": AdaMatch,
     "freematch": FreeMatch,
     "softmatch": SoftMatch,
+    "defixmatch": DeFixMatch,
 }
 
 
@@ -61,6 +63,7 @@ __all__ = [
     "Algorithm",
     "CoMatch",
     "Dash",
+    "DeFixMatch",
     "FixMatch",
     "FlexMatch",
     "FreeMatch",
