@@ -190,6 +190,11 @@ NEVER = {
     """,
     "defixmatch": "algorithm.confidence=-0.1 algorithm.confidence=1.1 algorithm.unlabeled_weight=-1",
     "softmatch": "algorithm.decay=-0.1 algorithm.decay=1 algorithm.sigmas=0 algorithm.unlabeled_weight=-1",
+    "simmatch": """
+        algorithm.embedding=0 algorithm.temperature=0 algorithm.confidence=1.1 algorithm.smoothing=1.1
+        algorithm.window=0 algorithm.momentum=1.1 algorithm.warm_up=1.1 algorithm.unlabeled_weight=-1
+        algorithm.instance_weight=-1
+    """,
 }
 
 

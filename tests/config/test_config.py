@@ -163,6 +163,8 @@ def test_what_a_data_set_changes_in_an_algorithm():
         ("cifar10-40", "mpl", {"algorithm.label_smoothing": 0.15, "algorithm.baseline_decay": 0.99}),
         ("cifar10-40", "ups", {"algorithm.samples": 10, "algorithm.dropout": 0.3, "algorithm.max_std": 0.05}),
         ("cifar10-40", "ups", {"algorithm.negative_confidence": 0.05, "algorithm.negative_max_std": 0.005}),
+        ("cifar10-40", "simmatch", {"algorithm.smoothing": 0.9, "algorithm.temperature": 0.1, "algorithm.window": 32}),
+        ("imagenet-100k", "simmatch", {"algorithm.unlabeled_weight": 10, "algorithm.instance_weight": 5}),
     ],
 )
 def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):

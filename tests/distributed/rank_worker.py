@@ -53,6 +53,7 @@ CASES = {
     "freematch": ("freematch", {"algorithm.decay": 0.9}),
     "defixmatch": ("defixmatch", {"algorithm.confidence": 0.18}),
     "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
+    "simmatch": ("simmatch", {"algorithm.confidence": 0.18}),
 }
 
 

@@ -77,6 +77,7 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         ("flexmatch", {"model.backbone.norm.running_mean"}),
         ("comatch", {"alignment.means", "alignment.batches", "memory.embeddings", "memory.probs", "memory.pushed"}),
         ("remixmatch", {"label_counts"}),
+        ("simmatch", {"alignment.means", "memory.embeddings", "memory.labels"}),
         ("mpl", {"baseline", "teacher.backbone.norm.running_mean"}),
     ],
 )  # fmt: skip

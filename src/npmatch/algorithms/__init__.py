@@ -17,6 +17,7 @@ from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.softmatch import SoftMatch
+from npmatch.algorithms.simmatch import SimMatch
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
@@ -40,6 +41,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "freematch": FreeMatch,
     "softmatch": SoftMatch,
     "defixmatch": DeFixMatch,
+    "simmatch": SimMatch,
 }
 
 
@@ -73,6 +75,7 @@ __all__ = [
     "ReMixMatch",
     "SemCo",
     "SoftMatch",
+    "SimMatch",
     "Supervised",
     "Update",
     "check_algorithm",

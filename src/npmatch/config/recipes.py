@@ -62,6 +62,12 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("imagenet", "ups"): {"algorithm.confidence": 0.7},
     ("imagenet", "npmatch"): {"algorithm.width": 256, "algorithm.confidence": 0.7, "algorithm.max_entropy": 1.2},
     ("fashion-mnist", "npmatch"): {"algorithm.alignment": True},
+    ("imagenet", "simmatch"): {
+        "algorithm.confidence": 0.7,
+        "algorithm.unlabeled_weight": 10.0,
+        "algorithm.instance_weight": 5.0,
+        "algorithm.window": 256,
+    },
 }
 
 # 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.

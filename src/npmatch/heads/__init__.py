@@ -3,7 +3,7 @@
 from npmatch.heads.bank import Bank, condensed_banks
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
-from npmatch.heads.memory import Memory
+from npmatch.heads.memory import LabeledMemory, Memory
 from npmatch.heads.model import Model, WeakNorm, backbones_in
 from npmatch.heads.neural_process import NeuralProcessHead
 from npmatch.heads.statistics import frozen_statistics
@@ -11,6 +11,7 @@ from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_no
 
 __all__ = [
     "Bank",
+    "LabeledMemory",
     "LinearHead",
     "MCDropout",
     "MCDropoutModel",

@@ -1,8 +1,9 @@
-"""A first-in-first-out memory of (embedding, class probabilities), read by similarity (CoMatch's memory bank)."""
+"""Memories of embeddings, read by similarity: of the last images (CoMatch), or of every labelled image (SimMatch)."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -40,3 +41,36 @@ class Memory(nn.Module):
         similarity = embeddings @ self.embeddings.T / temperature
         # The lowest finite number, not −∞: with every row empty the softmax is finite, and it weights zeros.
         return similarity.masked_fill(empty, torch.finfo(similarity.dtype).min).softmax(-1) @ self.probs
+
+
+class LabeledMemory(nn.Module):
+    """The embedding, averaged over time, and the label of every labelled image."""
+
+    embeddings: Tensor  # N D of unit length; zero before an image's first step
+    labels: Tensor  # N, int64; K before an image's first step
+
+    def __init__(self, num_labeled: int, width: int, num_classes: int) -> None:
+        """Starts empty."""
+        super().__init__()
+        self.register_buffer("embeddings", torch.zeros(num_labeled, width))
+        self.register_buffer("labels", torch.full((num_labeled,), num_classes))
+        self.num_classes = num_classes
+
+    def held(self) -> Tensor:
+        """N, bool: the images that have been written."""
+        return self.labels < self.num_classes
+
+    def similarity(self, embeddings: Tensor, temperature: float) -> Tensor:
+        """z · z_j / t: n D → n N; the lowest finite number for images that have not been written."""
+        # A copy: a step writes to the memory before the gradient of what it has read is taken.
+        similarity = embeddings @ self.embeddings.T.clone() / temperature
+        return similarity.masked_fill(~self.held(), torch.finfo(similarity.dtype).min)
+
+    @torch.no_grad()
+    def write(self, index: Tensor, embeddings: Tensor, y: Tensor, momentum: float) -> None:
+        """z_j ← normalise(m · z_j + (1 − m) · z) for the images `index` n, which may hold an image several times."""
+        # Of several views of one image the first is taken, so that the result does not depend on the order of writing.
+        first = (index[:, None] == index).int().argmax(-1)
+        mixed = momentum * self.embeddings[index] + (1 - momentum) * embeddings[first]
+        self.embeddings[index] = F.normalize(mixed, dim=-1).to(self.embeddings.dtype)
+        self.labels[index] = y[first]
