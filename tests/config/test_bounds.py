@@ -195,6 +195,10 @@ NEVER = {
         algorithm.window=0 algorithm.momentum=1.1 algorithm.warm_up=1.1 algorithm.unlabeled_weight=-1
         algorithm.instance_weight=-1
     """,
+    "crmatch": """
+        algorithm.confidence=1.1 algorithm.unlabeled_weight=-1 algorithm.distance_weight=-1
+        algorithm.rotation_weight=-1
+    """,
 }
 
 

@@ -54,6 +54,7 @@ CASES = {
     "defixmatch": ("defixmatch", {"algorithm.confidence": 0.18}),
     "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
     "simmatch": ("simmatch", {"algorithm.confidence": 0.18}),
+    "crmatch": ("crmatch", {"algorithm.confidence": 0.18}),
 }
 
 

@@ -8,6 +8,7 @@ from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
 from npmatch.algorithms.dash import Dash
 from npmatch.algorithms.defixmatch import DeFixMatch
+from npmatch.algorithms.crmatch import CRMatch
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
@@ -42,6 +43,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "softmatch": SoftMatch,
     "defixmatch": DeFixMatch,
     "simmatch": SimMatch,
+    "crmatch": CRMatch,
 }
 
 
@@ -63,6 +65,7 @@ __all__ = [
     "UPS",
     "AdaMatch",
     "Algorithm",
+    "CRMatch",
     "CoMatch",
     "Dash",
     "DeFixMatch",
