@@ -69,7 +69,7 @@ class CRMatch(Algorithm):
         cosine = F.cosine_similarity(self.distance_map(f_weak), self.distance_map(f_strong), dim=-1)
         loss_d = (keep * cosine.clamp(min=0)).mean()
 
-        turns = torch.arange(4, device=batch.y.device).repeat_interleave(len(batch.y))
+        turns = torch.arange(4 * len(batch.y), device=batch.y.device) // len(batch.y)
         loss_rotation = F.cross_entropy(self.rotation_head(torch.cat(f_turned)), turns)
 
         loss = loss_x + c.unlabeled_weight * loss_u + c.distance_weight * loss_d + c.rotation_weight * loss_rotation
