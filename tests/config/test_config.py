@@ -166,6 +166,8 @@ def test_what_a_data_set_changes_in_an_algorithm():
         ("cifar10-40", "simmatch", {"algorithm.smoothing": 0.9, "algorithm.temperature": 0.1, "algorithm.window": 32}),
         ("imagenet-100k", "simmatch", {"algorithm.unlabeled_weight": 10, "algorithm.instance_weight": 5}),
         ("cifar10-40", "crmatch", {"algorithm.distance_weight": 1, "algorithm.rotation_weight": 1}),
+        ("cifar10-40", "regmixmatch", {"algorithm.mixing_confidence": 0.999, "algorithm.class_aware": True}),
+        ("cifar100-400", "regmixmatch", {"algorithm.mixing_confidence": 0.99, "algorithm.class_aware": False}),
     ],
 )
 def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):

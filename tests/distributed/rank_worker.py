@@ -55,6 +55,7 @@ CASES = {
     "softmatch": ("softmatch", {"algorithm.decay": 0.9}),
     "simmatch": ("simmatch", {"algorithm.confidence": 0.18}),
     "crmatch": ("crmatch", {"algorithm.confidence": 0.18}),
+    "regmixmatch": ("regmixmatch", {"algorithm.mixing_confidence": 0.18, "algorithm.labeled_mixing": 1}),
 }
 
 

@@ -78,6 +78,7 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         ("comatch", {"alignment.means", "alignment.batches", "memory.embeddings", "memory.probs", "memory.pushed"}),
         ("remixmatch", {"label_counts"}),
         ("simmatch", {"alignment.means", "memory.embeddings", "memory.labels"}),
+        ("regmixmatch", {"adaptive.confidence.value", "adaptive.class_probs.value", "histogram.value"}),
         ("mpl", {"baseline", "teacher.backbone.norm.running_mean"}),
     ],
 )  # fmt: skip

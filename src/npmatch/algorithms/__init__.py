@@ -15,6 +15,7 @@ from npmatch.algorithms.freematch import FreeMatch
 from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
+from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.softmatch import SoftMatch
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "defixmatch": DeFixMatch,
     "simmatch": SimMatch,
     "crmatch": CRMatch,
+    "regmixmatch": RegMixMatch,
 }
 
 
@@ -76,6 +78,7 @@ __all__ = [
     "MixMatch",
     "NPMatch",
     "ReMixMatch",
+    "RegMixMatch",
     "SemCo",
     "SoftMatch",
     "SimMatch",

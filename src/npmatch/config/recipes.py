@@ -68,6 +68,8 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.instance_weight": 5.0,
         "algorithm.window": 256,
     },
+    ("cifar100", "regmixmatch"): {"algorithm.mixing_confidence": 0.99, "algorithm.class_aware": False},
+    ("stl10", "regmixmatch"): {"algorithm.mixing_confidence": 0.99},
 }
 
 # 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.

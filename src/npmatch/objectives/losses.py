@@ -55,3 +55,21 @@ def mixup(x: Tensor, targets: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
 def ramp_up(progress: Tensor, share: float) -> Tensor:
     """A weight that grows linearly from 0 to 1 over the first `share` of training, 0-d; 1 throughout for share 0."""
     return (progress / share).clamp(max=1) if share > 0 else torch.ones_like(progress)
+
+
+# The sign is that of TorchSSL and USB. The paper writes the same quantity as −H(target, N(p̄ / h̄)) (from memory).
+def fairness_loss(logits_strong: Tensor, keep: Tensor, target: Tensor) -> Tensor:
+    """FreeMatch's Σ_c target_c · log N(p̄ / h̄)_c over the trusted of logits U K, 0-d; 0 where none is trusted.
+
+    p̄ is their mean prediction and h̄ the histogram of their classes. The gradient goes through p̄ alone.
+    """
+    p = logits_strong.softmax(-1)
+    p_mean = masked_mean(p, keep)  # p̄
+    histogram = masked_mean(one_hot(p.argmax(-1), p.shape[-1]), keep)  # h̄
+    return (target * (per_prediction(p_mean, histogram) + 1e-12).log()).sum() * keep.any()
+
+
+def per_prediction(probs: Tensor, histogram: Tensor) -> Tensor:
+    """K: N(p / h), the probability of a class per image predicted to be of it; 0 for a class without such images."""
+    ratio = torch.where(histogram > 0, probs / histogram.clamp(min=1e-12), 0.0)
+    return ratio / ratio.sum().clamp(min=1e-12)
