@@ -8,7 +8,8 @@ from logits_as_images import STRONG, WEAK, X, Y, make_batch, make_transparent, m
 
 from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.fixmatch import FixMatch
-from npmatch.algorithms.freematch import FreeMatch, fairness_loss
+from npmatch.algorithms.freematch import FreeMatch
+from npmatch.objectives.losses import fairness_loss
 
 K, N = 3, len(WEAK)
 

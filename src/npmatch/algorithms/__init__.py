@@ -6,9 +6,9 @@ from npmatch.algorithms.adamatch import AdaMatch
 from npmatch.algorithms.base import Algorithm, Update
 from npmatch.algorithms.check import check_algorithm
 from npmatch.algorithms.comatch import CoMatch
+from npmatch.algorithms.crmatch import CRMatch
 from npmatch.algorithms.dash import Dash
 from npmatch.algorithms.defixmatch import DeFixMatch
-from npmatch.algorithms.crmatch import CRMatch
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
@@ -18,8 +18,8 @@ from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
-from npmatch.algorithms.softmatch import SoftMatch
 from npmatch.algorithms.simmatch import SimMatch
+from npmatch.algorithms.softmatch import SoftMatch
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
@@ -80,8 +80,8 @@ __all__ = [
     "ReMixMatch",
     "RegMixMatch",
     "SemCo",
-    "SoftMatch",
     "SimMatch",
+    "SoftMatch",
     "Supervised",
     "Update",
     "check_algorithm",

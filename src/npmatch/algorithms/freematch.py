@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.objectives.losses import masked_mean, one_hot
+from npmatch.objectives.losses import fairness_loss, one_hot, per_prediction
 from npmatch.objectives.selection import MovingAverage, SelfAdaptiveThresholds
 from npmatch.types import Batch, NonNegativeFloat, Share, ShareBelowOne, Step, Task
 
@@ -80,18 +80,3 @@ class FreeMatch(Algorithm):
             "threshold": thresholds.mean(),
         }
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
-
-
-# The sign is that of TorchSSL and USB. The paper writes the same quantity as −H(N(p̃ / h̃), N(p̄ / h̄)) (from memory).
-def fairness_loss(logits_strong: Tensor, keep: Tensor, target: Tensor) -> Tensor:
-    """L_f, 0-d, of logits U K and a target K; 0 where no image is trusted. Its gradient goes through p̄ alone."""
-    p = logits_strong.softmax(-1)
-    p_mean = masked_mean(p, keep)  # p̄
-    histogram = masked_mean(one_hot(p.argmax(-1), p.shape[-1]), keep)  # h̄
-    return (target * (per_prediction(p_mean, histogram) + 1e-12).log()).sum() * keep.any()
-
-
-def per_prediction(probs: Tensor, histogram: Tensor) -> Tensor:
-    """K: N(p / h), the probability of a class per image predicted to be of it; 0 for a class without such images."""
-    ratio = torch.where(histogram > 0, probs / histogram.clamp(min=1e-12), 0.0)
-    return ratio / ratio.sum().clamp(min=1e-12)
