@@ -88,6 +88,7 @@ class Prediction:
     probs: Tensor  # N K
     entropy: Tensor  # N, nats: entropy of the predictive distribution, averaged over samples
     disagreement: Tensor | None = None  # N, nats: mutual information of class and sample; None without samples
+    outlier: Tensor | None = None  # N: probability of belonging to no class; None if the method does not estimate it
 
     @property
     def label(self) -> Tensor:
@@ -101,17 +102,22 @@ class Prediction:
 
     def to(self, device: str | torch.device) -> Prediction:
         """The same prediction on another device."""
-        moved = None if self.disagreement is None else self.disagreement.to(device)
-        return Prediction(self.probs.to(device), self.entropy.to(device), moved)
+        optional = (None if one is None else one.to(device) for one in (self.disagreement, self.outlier))
+        return Prediction(self.probs.to(device), self.entropy.to(device), *optional)
 
     @staticmethod
     def cat(parts: list[Prediction]) -> Prediction:
         """The predictions of consecutive batches, concatenated."""
-        disagreements = [p.disagreement for p in parts if p.disagreement is not None]
+
+        def joined(values: list[Tensor | None]) -> Tensor | None:
+            known = [value for value in values if value is not None]
+            return torch.cat(known) if len(known) == len(values) else None
+
         return Prediction(
             torch.cat([p.probs for p in parts]),
             torch.cat([p.entropy for p in parts]),
-            torch.cat(disagreements) if len(disagreements) == len(parts) else None,
+            joined([p.disagreement for p in parts]),
+            joined([p.outlier for p in parts]),
         )
 
 

@@ -8,6 +8,8 @@ Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -34,10 +36,10 @@ def fit_temperature(probs: Tensor, y: Tensor) -> float:
 
 
 def tempered(prediction: Prediction, temperature: float) -> Prediction:
-    """The prediction at a temperature; the disagreement between samples is left as it is."""
+    """The prediction at a temperature; disagreement between samples and outlier probability are left as they are."""
     p = (_log(prediction.probs) / temperature).softmax(-1)
     entropy = torch.special.entr(p).sum(-1)
-    return Prediction(p.to(prediction.probs.dtype), entropy.to(prediction.entropy.dtype), prediction.disagreement)
+    return replace(prediction, probs=p.to(prediction.probs.dtype), entropy=entropy.to(prediction.entropy.dtype))
 
 
 def _log(probs: Tensor) -> Tensor:
