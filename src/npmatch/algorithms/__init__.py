@@ -16,6 +16,7 @@ from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.regmixmatch import RegMixMatch
+from npmatch.algorithms.openmatch import OpenMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.simmatch import SimMatch
@@ -46,6 +47,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "simmatch": SimMatch,
     "crmatch": CRMatch,
     "regmixmatch": RegMixMatch,
+    "openmatch": OpenMatch,
 }
 
 
@@ -77,6 +79,7 @@ __all__ = [
     "MetaPseudoLabels",
     "MixMatch",
     "NPMatch",
+    "OpenMatch",
     "ReMixMatch",
     "RegMixMatch",
     "SemCo",

@@ -70,6 +70,7 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("cifar100", "regmixmatch"): {"algorithm.mixing_confidence": 0.99, "algorithm.class_aware": False},
     ("stl10", "regmixmatch"): {"algorithm.mixing_confidence": 0.99},
+    ("cifar100", "openmatch"): {"algorithm.consistency_weight": 1.0},
 }
 
 # 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.

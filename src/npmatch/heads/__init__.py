@@ -1,4 +1,4 @@
-"""Heads on a backbone: linear, neural process with its banks, MC dropout; and the model that joins the two."""
+"""Heads on a backbone: linear, one-vs-all, neural process with its banks, MC dropout; and the model that joins them."""
 
 from npmatch.heads.bank import Bank, condensed_banks
 from npmatch.heads.linear import LinearHead
@@ -6,6 +6,7 @@ from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
 from npmatch.heads.memory import LabeledMemory, Memory
 from npmatch.heads.model import Model, WeakNorm, backbones_in
 from npmatch.heads.neural_process import NeuralProcessHead
+from npmatch.heads.one_vs_all import OneVsAllHead
 from npmatch.heads.statistics import frozen_statistics
 from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
 
@@ -18,6 +19,7 @@ __all__ = [
     "Memory",
     "Model",
     "NeuralProcessHead",
+    "OneVsAllHead",
     "SyncNorm",
     "WeakNorm",
     "average_statistics",
