@@ -12,6 +12,7 @@ from npmatch.algorithms.defixmatch import DeFixMatch
 from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
+from npmatch.algorithms.iomatch import IOMatch
 from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
@@ -48,6 +49,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "crmatch": CRMatch,
     "regmixmatch": RegMixMatch,
     "openmatch": OpenMatch,
+    "iomatch": IOMatch,
 }
 
 
@@ -76,6 +78,7 @@ __all__ = [
     "FixMatch",
     "FlexMatch",
     "FreeMatch",
+    "IOMatch",
     "MetaPseudoLabels",
     "MixMatch",
     "NPMatch",

@@ -70,6 +70,7 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("cifar100", "regmixmatch"): {"algorithm.mixing_confidence": 0.99, "algorithm.class_aware": False},
     ("stl10", "regmixmatch"): {"algorithm.mixing_confidence": 0.99},
+    ("cifar10", "iomatch"): {"algorithm.alignment": False},
     ("cifar100", "openmatch"): {"algorithm.consistency_weight": 1.0},
 }
 
