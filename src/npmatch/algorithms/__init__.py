@@ -22,6 +22,7 @@ from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.simmatch import SimMatch
 from npmatch.algorithms.softmatch import SoftMatch
+from npmatch.algorithms.ssb import SSB
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
@@ -50,6 +51,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "regmixmatch": RegMixMatch,
     "openmatch": OpenMatch,
     "iomatch": IOMatch,
+    "ssb": SSB,
 }
 
 
@@ -67,6 +69,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 __all__ = [
     "ALGORITHMS",
+    "SSB",
     "UDA",
     "UPS",
     "AdaMatch",

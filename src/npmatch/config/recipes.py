@@ -72,6 +72,7 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("stl10", "regmixmatch"): {"algorithm.mixing_confidence": 0.99},
     ("cifar10", "iomatch"): {"algorithm.alignment": False},
     ("cifar100", "openmatch"): {"algorithm.consistency_weight": 1.0},
+    ("cifar100", "ssb"): {"algorithm.consistency_weight": 1.0},
 }
 
 # 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.
