@@ -134,6 +134,7 @@ class Dataset:
     test: ImageSet | None = None
     mean: tuple[float, ...] = (0.5,)  # of pixel values in [0, 1], one per channel
     std: tuple[float, ...] = (0.5,)
+    foreign_test: ImageSet | None = None  # test images of no class, to measure how well they are told from `test`
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from npmatch.data import ImageSet, load_dataset
+from npmatch.data import ImageSet, load_dataset, make_split
 from npmatch.errors import NPMatchError
 
 TEN = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -76,6 +76,31 @@ def test_cifar10_binary(tmp_path: Path, inside: bool) -> None:
     assert dataset.class_names == tuple(TEN.split())
     assert_equals(dataset.train, read_by_hand([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 1))
     assert_equals(dataset.test, read_by_hand([folder / "test_batch.bin"], 1))
+
+
+def test_the_open_set_knows_the_animals_and_keeps_the_vehicles_unlabelled(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    write_cifar10_binary(folder)
+    dataset, closed = load_dataset("cifar10-open", tmp_path), load_dataset("cifar10", tmp_path)
+    animals = ["bird", "cat", "deer", "dog", "frog", "horse"]
+    assert dataset.class_names == tuple(animals)
+
+    def renamed(label: int) -> int:
+        name = TEN.split()[label]
+        return animals.index(name) if name in animals else -2
+
+    labels, pixels = read_by_hand([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 1)
+    assert_equals(dataset.train, ([renamed(label) for label in labels], pixels))
+    assert -2 in dataset.train.labels
+    test = list(zip(*read_by_hand([folder / "test_batch.bin"], 1), strict=True))
+    known = [(renamed(label), image) for label, image in test if renamed(label) >= 0]
+    foreign = [(-2, image) for label, image in test if renamed(label) < 0]
+    assert_equals(dataset.test, tuple(map(list, zip(*known, strict=True))))
+    assert_equals(dataset.foreign_test, tuple(map(list, zip(*foreign, strict=True))))
+    assert (dataset.mean, dataset.std) == (closed.mean, closed.std)
+    split = make_split(dataset, labels=6, seed=0)
+    assert sorted(dataset.train.labels[split.labeled].tolist()) == list(range(6))
+    assert len(split.unlabeled) == len(dataset.train)
 
 
 def test_cifar100_binary_has_the_fine_labels_and_the_names_in_the_folder(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def test_test_images_and_constants_are_checked_too(own_source: Callable[..., str
     dataset.test = make(torch.zeros(3, 3, 5, 5, dtype=torch.uint8)).train
     with pytest.raises(NPMatchError, match="differ in their shape"):
         load_dataset(own_source(lambda root: dataset))
-    dataset.test, dataset.mean = None, (0.5, 0.5)
+    dataset.test, dataset.foreign_test = None, dataset.test
+    with pytest.raises(NPMatchError, match="differ in their shape"):
+        load_dataset(own_source(lambda root: dataset))
+    dataset.foreign_test, dataset.mean = None, (0.5, 0.5)
     with pytest.raises(NPMatchError, match="mean has 2 values"):
         load_dataset(own_source(lambda root: dataset))
     dataset.mean, dataset.train.names = (0.5,) * 3, ["one"]

@@ -7,8 +7,8 @@
         ...
 
 To use your own data set, write a function that takes the folder given as `--data` (None without it) and returns a
-`Dataset`. Unlabelled images have the label −1. (The label −2 is reserved for the foreign images that `data.foreign`
-mixes in; see foreign.py.)
+`Dataset`. Unlabelled images have the label −1. (The label −2 is reserved for foreign images: those that
+`data.foreign` mixes in, see foreign.py, and those of the open set `cifar10-open`.)
 
     def load(root: Path) -> Dataset:
         x, y = np.load(root / "x.npy"), np.load(root / "y.npy")  # uint8 N C H W, int64 N

@@ -6,7 +6,7 @@ pickle, which can execute any code, so torchvision reads it: it verifies checksu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ import torch
 from npmatch.data.images import ArrayImages
 from npmatch.data.sources.benchmarks import open_torchvision
 from npmatch.errors import NPMatchError
-from npmatch.types import Dataset, ImageSet
+from npmatch.types import FOREIGN, Dataset, ImageSet
 
 PIXELS = 3 * 32 * 32
+ANIMALS = slice(2, 8)  # bird, cat, deer, dog, frog, horse: the labels in CIFAR-10
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,29 @@ class Layout:
 def read_cifar10(root: Path) -> Dataset:
     """50,000 training and 10,000 test images of 10 classes, 32×32."""
     return _read(root, CIFAR10)
+
+
+def read_cifar10_open(root: Path) -> Dataset:
+    """CIFAR-10 as an open set: the six animals are the classes, and the images of the four vehicles are foreign."""
+    dataset = read_cifar10(root)
+    assert dataset.test is not None
+    known = torch.full((len(dataset.class_names),), FOREIGN)  # label in CIFAR-10 → label in the open set
+    known[ANIMALS] = torch.arange(ANIMALS.stop - ANIMALS.start)
+    test_labels = known[dataset.test.labels]
+    is_known = test_labels != FOREIGN
+
+    def test_part(chosen: torch.Tensor) -> ImageSet:
+        assert dataset.test is not None
+        return ImageSet(ArrayImages(dataset.test.images.take(chosen.nonzero().flatten())), test_labels[chosen])
+
+    return replace(
+        dataset,
+        name="cifar10-open",
+        class_names=dataset.class_names[ANIMALS],
+        train=ImageSet(dataset.train.images, known[dataset.train.labels]),
+        test=test_part(is_known),
+        foreign_test=test_part(~is_known),
+    )
 
 
 def read_cifar100(root: Path) -> Dataset:

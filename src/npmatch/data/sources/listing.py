@@ -57,7 +57,7 @@ class Listing:
         train = self._images([file for file in self.files if file.part != "test"], size)
         test = self._images([file for file in self.files if file.part == "test"], size)
         return ListedDataset(
-            name, tuple(self.classes), train, test if len(test) else None, IMAGENET_MEAN, IMAGENET_STD, self
+            name, tuple(self.classes), train, test if len(test) else None, IMAGENET_MEAN, IMAGENET_STD, listing=self
         )
 
     def _images(self, files: list[ListedFile], size: int) -> ImageSet:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from npmatch.data.images import ArrayImages
 from npmatch.data.sources.benchmarks import read_digits, read_stl10, read_svhn
-from npmatch.data.sources.cifar import read_cifar10, read_cifar100
+from npmatch.data.sources.cifar import read_cifar10, read_cifar10_open, read_cifar100
 from npmatch.data.sources.folders import list_folder, read_imagenet
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.mnist import locate_fashion_mnist, read_fashion_mnist, read_mnist
 from npmatch.data.sources.tables import list_csv
 from npmatch.errors import NoSuchChoiceError, NPMatchError
-from npmatch.types import Dataset, ImageSet, ImageStore
+from npmatch.types import FOREIGN, Dataset, ImageSet, ImageStore
 from npmatch.user_code import import_name
 
 
@@ -37,6 +37,7 @@ IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10
 SOURCES = {
     "digits": Source(read_digits),
     "cifar10": Source(read_cifar10, "cifar-10-batches-bin/ or cifar-10-batches-py/"),
+    "cifar10-open": Source(read_cifar10_open, "cifar-10-batches-bin/ or cifar-10-batches-py/"),
     "cifar100": Source(read_cifar100, "cifar-100-binary/ or cifar-100-python/"),
     "stl10": Source(read_stl10, "stl10_binary/"),
     "svhn": Source(read_svhn, "train_32x32.mat and test_32x32.mat"),
@@ -66,7 +67,7 @@ def load_dataset(
     root = find_root(source, root)
     if ":" in source:
         return _validated(import_name(source, "data source")(root), source)
-    return _validated(_read_builtin(source, root, image_size, missing_ok, listing), source)
+    return _validated(_read_builtin(source, root, image_size, missing_ok, listing), source, lowest=FOREIGN)
 
 
 def is_listed(source: str) -> bool:
@@ -127,25 +128,29 @@ def _existing(root: Path | None, name: str, expects: str) -> Path:
     return root
 
 
-def _validated(dataset: object, source: str) -> Dataset:
-    """`dataset` if it keeps the rules that the rest of the package relies on; a user's function may break them."""
+def _validated(dataset: object, source: str, lowest: int = -1) -> Dataset:
+    """`dataset` if it keeps the rules that the rest of the package relies on; a user's function may break them.
+
+    `lowest` is the lowest label of a training image.
+    """
     if not isinstance(dataset, Dataset):
         raise NPMatchError(f"{source}: returned {type(dataset).__name__}, but must return an npmatch.Dataset")
     classes = len(dataset.class_names)
     if classes < 2:
         raise NPMatchError(f"{source}: class_names has {classes} names; two or more are needed")
-    _check_images(dataset.train, classes, f"{source}, train")
-    if dataset.test is not None:
-        _check_images(dataset.test, classes, f"{source}, test")
-        if dataset.test.images.shape != dataset.train.images.shape:
-            raise NPMatchError(f"{source}: training and test images differ in their shape")
+    _check_images(dataset.train, classes, f"{source}, train", lowest)
+    for name, part, least in (("test", dataset.test, -1), ("foreign_test", dataset.foreign_test, FOREIGN)):
+        if part is not None:
+            _check_images(part, classes, f"{source}, {name}", least)
+            if part.images.shape != dataset.train.images.shape:
+                raise NPMatchError(f"{source}: training and test images differ in their shape")
     for name, values in (("mean", dataset.mean), ("std", dataset.std)):
         if len(values) not in (1, dataset.train.images.shape[0]):
             raise NPMatchError(f"{source}: {name} has {len(values)} values; give one for each channel")
     return dataset
 
 
-def _check_images(part: ImageSet, classes: int, where: str) -> None:
+def _check_images(part: ImageSet, classes: int, where: str, lowest: int) -> None:
     """Raises an error if images, labels and names do not fit each other; converts arrays to an image store."""
     if isinstance(part.images, Tensor | np.ndarray):  # arrays are accepted in place of a store
         part.images = ArrayImages(torch.as_tensor(part.images))
@@ -163,5 +168,5 @@ def _check_images(part: ImageSet, classes: int, where: str) -> None:
     if part.names and len(part.names) != len(part.labels):
         raise NPMatchError(f"{where}: {len(part.names)} names for {len(part.labels)} images")
     low, high = int(part.labels.min()), int(part.labels.max())
-    if low < -1 or high >= classes:
+    if low < lowest or high >= classes:
         raise NPMatchError(f"{where}: labels from {low} to {high}; valid are 0 to {classes - 1}, and −1 for unlabelled")
