@@ -88,6 +88,7 @@ def score_table(scores: dict[str, Any]) -> Table:
         "uce": ("UCE", "{:.2f} %"),
         "nll": ("NLL", "{:.3f}"),
         "brier": ("Brier", "{:.3f}"),
+        "outlier_auroc": ("outlier AUROC", "{:.2f} %"),
         "n": ("images", "{}"),
         "seconds": ("seconds", "{:.0f}"),
     }

@@ -1,4 +1,4 @@
-"""Metrics of a prediction where labels are known: error, calibration error, class by class, selective risk."""
+"""Metrics of a prediction where labels are known: error, calibration error, per class, selective risk, outliers."""
 
 from npmatch.metrics.calibration_error import (
     Reliability,
@@ -8,6 +8,7 @@ from npmatch.metrics.calibration_error import (
     uncertainty_calibration_error,
 )
 from npmatch.metrics.classwise import ClassRow, classwise, confusion
+from npmatch.metrics.outliers import outlier_auroc
 from npmatch.metrics.scores import Scores, scores
 from npmatch.metrics.selective import RiskCoverage, aurc, risk_coverage
 
@@ -20,6 +21,7 @@ __all__ = [
     "classwise",
     "confusion",
     "expected_calibration_error",
+    "outlier_auroc",
     "reliability_bins",
     "risk_coverage",
     "scores",

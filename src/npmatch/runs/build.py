@@ -20,14 +20,14 @@ from npmatch.distributed.ranks import is_initialized, is_rank_zero, local_share,
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.heads import backbones_in, synchronise_norms
-from npmatch.metrics import scores
+from npmatch.metrics import outlier_auroc, scores
 from npmatch.predict.batches import predict_together
 from npmatch.predict.saved import ModelSpec
 from npmatch.runs.features import learnt_from, view_activations
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
 from npmatch.training.cached_views import CachedViews, rows_as_images
 from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
-from npmatch.types import Prediction, Task, Views
+from npmatch.types import ImageStore, Prediction, Task, Views
 
 
 @dataclass
@@ -45,13 +45,12 @@ class Evaluator:
 
     def predict(self) -> Prediction | None:
         """The prediction of the held-out images with the averaged weights; None if there are no such images."""
-        if self.held_out is None:
-            return None
+        return None if self.held_out is None else self._predict(self.held_out.images)
+
+    def _predict(self, images: ImageStore) -> Prediction:
         self.algorithm.eval()
         with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # it is compiled for training's shapes only
-            prediction = predict_together(
-                self.algorithm.predict, self.held_out.images, self.spec, self.device, self.batch
-            )
+            prediction = predict_together(self.algorithm.predict, images, self.spec, self.device, self.batch)
         self.algorithm.train()
         return prediction
 
@@ -60,6 +59,13 @@ class Evaluator:
         if self.held_out is None or prediction is None:
             return {}
         return scores(prediction, self.held_out.labels).asdict()
+
+    def outlier_scores(self, prediction: Prediction | None) -> dict[str, float]:
+        """How well foreign test images are told from those of `prediction`; empty without such images."""
+        foreign = self.dataset.foreign_test
+        if prediction is None or foreign is None:
+            return {}
+        return {"outlier_auroc": outlier_auroc(prediction, self._predict(foreign.images))}
 
     def __call__(self) -> dict[str, float]:
         """The scores of the current averaged weights, for the training loop."""

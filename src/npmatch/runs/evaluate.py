@@ -17,7 +17,7 @@ from npmatch.decide import Calibration
 from npmatch.distributed.devices import choose_device
 from npmatch.distributed.ranks import process_group, world_size
 from npmatch.errors import NPMatchError
-from npmatch.metrics import scores
+from npmatch.metrics import outlier_auroc, scores
 from npmatch.predict.batches import predict_together
 from npmatch.predict.saved import ModelSpec, load_calibration
 from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
@@ -36,11 +36,15 @@ class Evaluation:
     held_out: ImageSet  # the images, with their labels
     prediction: Prediction  # without temperature
     calibration: Calibration | None = None  # None also if it was fitted on these images
+    foreign: Prediction | None = None  # of test images that belong to no class; None if there are none
 
     @property
     def scores(self) -> dict[str, float | int]:
-        """Error, top-5 error, ECE and UCE in %, NLL in nats, Brier, and n, the number of images."""
-        return scores(self.prediction, self.held_out.labels).asdict()
+        """Error, top-5 error, ECE and UCE in %, NLL in nats, Brier, n images; with foreign ones their AUROC."""
+        found = scores(self.prediction, self.held_out.labels).asdict()
+        if self.foreign is not None:
+            found["outlier_auroc"] = outlier_auroc(self.prediction, self.foreign)
+        return found
 
     @property
     def temperature(self) -> float | None:
@@ -78,11 +82,16 @@ def evaluate_run(
                 f"{folder}: its data has no test images, and the run kept no validation share; put labelled images "
                 "into test/<class>/ and give --data DIR"
             )
-        batch = run.config.training.eval_batch
-        prediction = predict_together(classifier.model, held_out.images, classifier.spec, classifier.device, batch)
+
+        def predict(part: ImageSet) -> Prediction:
+            batch = run.config.training.eval_batch
+            return predict_together(classifier.model, part.images, classifier.spec, classifier.device, batch)
+
+        prediction = predict(held_out)
+        foreign = None if run.dataset.foreign_test is None else predict(run.dataset.foreign_test)
     has_test = test_set(run.dataset, run.split) is not None
     calibration = independent_calibration(classifier.calibration, has_test)
-    return Evaluation(run.config, classifier.spec, held_out, prediction, calibration)
+    return Evaluation(run.config, classifier.spec, held_out, prediction, calibration, foreign)
 
 
 def independent_calibration(calibration: Calibration | None, has_test: bool) -> Calibration | None:

@@ -254,7 +254,7 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
         save_calibration(run.path, calibration)
     clock.enter("last evaluation")
     prediction = evaluator.predict()
-    final = evaluator.scores(prediction)
+    final = {**evaluator.scores(prediction), **evaluator.outlier_scores(prediction)}
     final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
     clock.enter("linear probe")
     final |= on_rank_zero(
