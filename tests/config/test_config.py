@@ -175,12 +175,23 @@ def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, setti
     assert {key: config[key] for key in settings} == settings
 
 
+def test_the_open_recipes_have_the_lengths_of_the_open_set_methods():
+    epochs = {"fixmatch": 1024, "openmatch": 512, "iomatch": 256, "ssb": 512}
+    for labels in (24, 150, 300):
+        for algorithm, number in epochs.items():
+            config = make_config(recipe_layer(f"cifar10-open-{labels}", algorithm), {"algorithm.name": algorithm})
+            assert (config.data.source, config.data.labels) == ("cifar10-open", labels)
+            assert config.training.iterations == 1024 * number
+            assert config.training.unlabeled_ratio == (2 if algorithm in ("openmatch", "ssb") else 7)
+
+
 def test_the_papers_figures_stand_beside_the_recipes():
     assert RECIPES["cifar10-40"].paper_error["npmatch"] == (4.91, 0.04)
     assert RECIPES["stl10-40"].paper_error["npmatch"] == (14.20, 0.67)
     assert RECIPES["cifar100-2500"].paper_error["remixmatch"] == (26.03, 0.35)
     assert RECIPES["stl10-1000"].paper_error["npmatch/js_dual"] == (5.47, 0.19)
     assert RECIPES["imagenet-100k"].paper_error["npmatch"] == (41.78, None)
+    assert RECIPES["cifar10-open-150"].paper_error["iomatch"] == (pytest.approx(100 - 93.87), None)
     imagenet = make_config(recipe_layer("imagenet-100k", "npmatch"))
     assert (imagenet.algorithm.confidence, imagenet.algorithm.max_entropy, imagenet.algorithm.width) == (
         0.7,
