@@ -61,7 +61,6 @@ def test_the_step_against_loops():
         "loss_entropy": sum(entropies) / len(entropies),
         "loss_consistency": sum(squares) / U,
         "loss_unlabeled": loss_u,
-        "inliers": len(kept) / U,
     }
     assert {name: value.item() for name, value in step.logs.items()} == pytest.approx(expected, rel=1e-4)
     weighted = 0.3 * expected["loss_entropy"] + 0.7 * expected["loss_consistency"] + 0.9 * loss_u
@@ -75,7 +74,7 @@ def test_inliers_are_learnt_from_after_a_fiftieth_of_training():
     batch = make_batch(a, seed=9)
     for progress, starts in ((0.0, False), (9.9 / 512, False), (10.1 / 512, True)):
         step = a.loss(batch, torch.tensor(progress))
-        assert bool(step.keep.any()) == starts
+        assert step.keep.any()  # so that the log shows the detectors' choice from the beginning
         assert (float(step.logs["loss_unlabeled"]) > 0) == starts
 
 

@@ -86,10 +86,10 @@ class OpenMatch(Algorithm):
             pseudo = head(f_weak).argmax(-1)
             # Paper: the averaged weights mark the inliers among all images once an epoch; here: the current weights
             # mark those of the batch, because a step sees its batch alone.
-            is_inlier = outlier_score(log_o, pseudo) < c.max_outlier
-            keep = is_inlier & (progress >= c.inliers_from)
+            keep = outlier_score(log_o, pseudo) < c.max_outlier
+            starts = progress >= c.inliers_from
         # The mean over the inliers, which were a batch of their own; 0 where there are none.
-        loss_u = masked_mean(F.cross_entropy(head(f_strong), pseudo, reduction="none"), keep)
+        loss_u = starts * masked_mean(F.cross_entropy(head(f_strong), pseudo, reduction="none"), keep)
 
         loss = (
             loss_x
@@ -104,6 +104,5 @@ class OpenMatch(Algorithm):
             "loss_detector": loss_ova,
             "loss_entropy": loss_entropy,
             "loss_consistency": loss_consistency,
-            "inliers": is_inlier.float().mean(),
         }
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
