@@ -16,8 +16,8 @@ from npmatch.algorithms.iomatch import IOMatch
 from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
-from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.openmatch import OpenMatch
+from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.simmatch import SimMatch
