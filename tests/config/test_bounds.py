@@ -203,6 +203,7 @@ NEVER = {
         algorithm.decay=1 algorithm.mixing_confidence=1.1 algorithm.mixing_alpha=0 algorithm.labeled_mixing=0
         algorithm.class_aware_alpha=0 algorithm.unlabeled_weight=-1 algorithm.fairness_weight=-1
     """,
+    "pseudolabel": "algorithm.confidence=1.1 algorithm.unlabeled_weight=-1 algorithm.ramp=1.1",
 }
 
 

@@ -168,6 +168,8 @@ def test_what_a_data_set_changes_in_an_algorithm():
         ("cifar10-40", "crmatch", {"algorithm.distance_weight": 1, "algorithm.rotation_weight": 1}),
         ("cifar10-40", "regmixmatch", {"algorithm.mixing_confidence": 0.999, "algorithm.class_aware": True}),
         ("cifar100-400", "regmixmatch", {"algorithm.mixing_confidence": 0.99, "algorithm.class_aware": False}),
+        ("cifar10-40", "pseudolabel", {"algorithm.confidence": 0.95, "algorithm.unlabeled_weight": 1}),
+        ("cifar10-40", "pseudolabel", {"algorithm.ramp": 0.4, "training.unlabeled_ratio": 1}),
     ],
 )
 def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):

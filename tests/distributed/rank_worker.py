@@ -56,6 +56,7 @@ CASES = {
     "simmatch": ("simmatch", {"algorithm.confidence": 0.18}),
     "crmatch": ("crmatch", {"algorithm.confidence": 0.18}),
     "regmixmatch": ("regmixmatch", {"algorithm.mixing_confidence": 0.18, "algorithm.labeled_mixing": 1}),
+    "pseudolabel": ("pseudolabel", {"algorithm.confidence": 0.18}),
 }
 
 

@@ -18,6 +18,7 @@ from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.openmatch import OpenMatch
 from npmatch.algorithms.regmixmatch import RegMixMatch
+from npmatch.algorithms.pseudolabel import PseudoLabel
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.simmatch import SimMatch
@@ -52,6 +53,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "openmatch": OpenMatch,
     "iomatch": IOMatch,
     "ssb": SSB,
+    "pseudolabel": PseudoLabel,
 }
 
 
@@ -86,6 +88,7 @@ __all__ = [
     "MixMatch",
     "NPMatch",
     "OpenMatch",
+    "PseudoLabel",
     "ReMixMatch",
     "RegMixMatch",
     "SemCo",
