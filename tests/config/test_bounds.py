@@ -204,6 +204,7 @@ NEVER = {
         algorithm.class_aware_alpha=0 algorithm.unlabeled_weight=-1 algorithm.fairness_weight=-1
     """,
     "pseudolabel": "algorithm.confidence=1.1 algorithm.unlabeled_weight=-1 algorithm.ramp=1.1",
+    "pimodel": "algorithm.unlabeled_weight=-1 algorithm.ramp=-0.1 algorithm.ramp=1.1",
 }
 
 

@@ -57,6 +57,7 @@ CASES = {
     "crmatch": ("crmatch", {"algorithm.confidence": 0.18}),
     "regmixmatch": ("regmixmatch", {"algorithm.mixing_confidence": 0.18, "algorithm.labeled_mixing": 1}),
     "pseudolabel": ("pseudolabel", {"algorithm.confidence": 0.18}),
+    "pimodel": ("pimodel", {}),
 }
 
 

@@ -18,6 +18,7 @@ from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.openmatch import OpenMatch
 from npmatch.algorithms.regmixmatch import RegMixMatch
+from npmatch.algorithms.pimodel import PiModel
 from npmatch.algorithms.pseudolabel import PseudoLabel
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
@@ -54,6 +55,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "iomatch": IOMatch,
     "ssb": SSB,
     "pseudolabel": PseudoLabel,
+    "pimodel": PiModel,
 }
 
 
@@ -88,6 +90,7 @@ __all__ = [
     "MixMatch",
     "NPMatch",
     "OpenMatch",
+    "PiModel",
     "PseudoLabel",
     "ReMixMatch",
     "RegMixMatch",
