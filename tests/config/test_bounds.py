@@ -205,6 +205,9 @@ NEVER = {
     """,
     "pseudolabel": "algorithm.confidence=1.1 algorithm.unlabeled_weight=-1 algorithm.ramp=1.1",
     "pimodel": "algorithm.unlabeled_weight=-1 algorithm.ramp=-0.1 algorithm.ramp=1.1",
+    "meanteacher": """
+        algorithm.teacher_decay=-0.1 algorithm.teacher_decay=1.1 algorithm.unlabeled_weight=-1 algorithm.ramp=1.1
+    """,
 }
 
 

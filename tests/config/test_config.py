@@ -171,6 +171,8 @@ def test_what_a_data_set_changes_in_an_algorithm():
         ("cifar10-40", "pseudolabel", {"algorithm.confidence": 0.95, "algorithm.unlabeled_weight": 1}),
         ("cifar10-40", "pseudolabel", {"algorithm.ramp": 0.4, "training.unlabeled_ratio": 1}),
         ("cifar10-40", "pimodel", {"algorithm.unlabeled_weight": 10, "training.unlabeled_ratio": 1}),
+        ("cifar10-40", "meanteacher", {"algorithm.unlabeled_weight": 50, "algorithm.teacher_decay": 0.999}),
+        ("digits-40", "meanteacher", {"algorithm.teacher_decay": 0.99, "training.unlabeled_ratio": 1}),
     ],
 )
 def test_methods_have_the_settings_they_are_compared_by(recipe, algorithm, settings):

@@ -58,6 +58,7 @@ CASES = {
     "regmixmatch": ("regmixmatch", {"algorithm.mixing_confidence": 0.18, "algorithm.labeled_mixing": 1}),
     "pseudolabel": ("pseudolabel", {"algorithm.confidence": 0.18}),
     "pimodel": ("pimodel", {}),
+    "meanteacher": ("meanteacher", {"algorithm.teacher_decay": 0.8}),
 }
 
 

@@ -80,6 +80,7 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         ("simmatch", {"alignment.means", "memory.embeddings", "memory.labels"}),
         ("regmixmatch", {"adaptive.confidence.value", "adaptive.class_probs.value", "histogram.value"}),
         ("mpl", {"baseline", "teacher.backbone.norm.running_mean"}),
+        ("meanteacher", {"teacher.updates", "teacher.backbone/conv/weight", "teacher.head/bias"}),
     ],
 )  # fmt: skip
 def test_the_known_state_of_an_algorithm_is_among_the_pieces_tried(name, expected):

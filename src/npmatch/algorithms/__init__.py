@@ -13,6 +13,7 @@ from npmatch.algorithms.fixmatch import FixMatch
 from npmatch.algorithms.flexmatch import FlexMatch
 from npmatch.algorithms.freematch import FreeMatch
 from npmatch.algorithms.iomatch import IOMatch
+from npmatch.algorithms.meanteacher import MeanTeacher
 from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
@@ -56,6 +57,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ssb": SSB,
     "pseudolabel": PseudoLabel,
     "pimodel": PiModel,
+    "meanteacher": MeanTeacher,
 }
 
 
@@ -86,6 +88,7 @@ __all__ = [
     "FlexMatch",
     "FreeMatch",
     "IOMatch",
+    "MeanTeacher",
     "MetaPseudoLabels",
     "MixMatch",
     "NPMatch",

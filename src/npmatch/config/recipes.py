@@ -58,6 +58,7 @@ IMAGENET = {
 ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "npmatch"): {"algorithm.alignment": True, "algorithm.max_entropy": 1.2},
     ("digits", "ups"): {"algorithm.dropout": 0.1},  # the default of 0.3 keeps a small network from learning
+    ("digits", "meanteacher"): {"algorithm.teacher_decay": 0.99},  # as training.ema
     ("stl10", "comatch"): {"algorithm.contrastive_weight": 5.0},
     ("imagenet", "fixmatch"): {"algorithm.confidence": 0.7},
     ("imagenet", "flexmatch"): {"algorithm.confidence": 0.7},
@@ -78,6 +79,7 @@ ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar10-open", "ssb"): {"training.iterations": 2**19},
     ("cifar100", "openmatch"): {"algorithm.consistency_weight": 1.0},
     ("cifar100", "ssb"): {"algorithm.consistency_weight": 1.0},
+    ("fashion-mnist", "meanteacher"): {"algorithm.teacher_decay": 0.99},  # as training.ema
 }
 
 # 8×8 pixels and 1,437 images: a small network that trains in minutes. Chosen on seeds 10–19.

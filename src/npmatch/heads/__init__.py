@@ -1,5 +1,6 @@
 """Heads on a backbone: linear, one-vs-all, neural process with its banks, MC dropout; and the model that joins them."""
 
+from npmatch.heads.averaged_teacher import AveragedTeacher
 from npmatch.heads.bank import Bank, condensed_banks
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
@@ -11,6 +12,7 @@ from npmatch.heads.statistics import frozen_statistics
 from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
 
 __all__ = [
+    "AveragedTeacher",
     "Bank",
     "LabeledMemory",
     "LinearHead",
