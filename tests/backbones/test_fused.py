@@ -41,6 +41,19 @@ def test_it_is_used_only_where_it_computes_the_same():
     assert not is_possible(other_norm, (3, 32, 32))
 
 
+def test_a_pass_in_float32_and_one_with_a_gradient_of_the_images_are_the_networks_own():
+    network, fused = WideResNet(1), torch.zeros(2, 64)
+    network.training_pass = lambda network, x: fused
+    x = torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(x) is fused
+        assert network(x.clone().requires_grad_()) is not fused
+        with torch.autocast("cpu", enabled=False):
+            assert network(x) is not fused
+        assert network.eval()(x) is not fused
+    assert network.train()(x) is not fused
+
+
 @pytest.mark.parametrize("widen", [2, pytest.param(8, id="wrn-28-8")])
 class TestOnTheDevice:
     pytestmark = needs_cuda

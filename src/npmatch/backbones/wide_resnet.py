@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -68,10 +69,15 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
-        if self.training and self.training_pass is not None:
+        if self.training and self.training_pass is not None and _is_usual(x):
             return self.training_pass(self, x)
         out: Tensor = activate(self.norm(self.blocks(self.stem(x))))
         return out.mean((2, 3))
+
+
+def _is_usual(x: Tensor) -> bool:
+    """Whether a pass is under autocast and needs no gradient of the images: all that the fused one computes."""
+    return torch.is_autocast_enabled(x.device.type) and not x.requires_grad
 
 
 def activate(x: Tensor) -> Tensor:
