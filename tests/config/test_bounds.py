@@ -208,6 +208,9 @@ NEVER = {
     "meanteacher": """
         algorithm.teacher_decay=-0.1 algorithm.teacher_decay=1.1 algorithm.unlabeled_weight=-1 algorithm.ramp=1.1
     """,
+    "vat": """
+        algorithm.radius=0 algorithm.step=0 algorithm.unlabeled_weight=-1 algorithm.entropy_weight=-1 algorithm.ramp=1.1
+    """,
 }
 
 

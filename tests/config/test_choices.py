@@ -231,3 +231,17 @@ def test_an_average_is_filled_by_the_steps_there_are():
     assert "training.ema" not in chosen(listing, training__iterations=30, training__ema=0.99)
     assert chosen(listing, on_cuda=True)["training.ema"] == 0.999
     assert chosen(listing, on_cuda=True, training__iterations=1000)["training.ema"] == 0.99
+
+
+@pytest.mark.parametrize(("side", "radius"), [(8, 1.5), (16, 3.0), (32, None), (40, None)])  # 6 · side / 32
+def test_vats_radius_is_smaller_for_small_images(tmp_path, side, radius):
+    listing, vat = list_data(photos_of(side, tmp_path)), {"algorithm__name": "vat", "backbone__pretrained": False}
+    assert chosen(listing, **vat).get("algorithm.radius") == radius
+    assert chosen(listing, **{**vat, "algorithm__name": "fixmatch"}).get("algorithm.radius") is None
+
+
+def test_a_frozen_network_keeps_vats_radius(tmp_path):
+    listing, vat = list_data(photos_of(40, tmp_path)), {"algorithm__name": "vat", "data__image_size": 16}
+    vat["backbone__pretrained"] = True
+    assert "algorithm.radius" not in chosen(listing, **vat)
+    assert chosen(listing, **vat, backbone__frozen=False)["algorithm.radius"] == 3.0

@@ -172,6 +172,10 @@ def test_what_a_data_set_changes_in_an_algorithm():
         ("cifar10-40", "pseudolabel", {"algorithm.ramp": 0.4, "training.unlabeled_ratio": 1}),
         ("cifar10-40", "pimodel", {"algorithm.unlabeled_weight": 10, "training.unlabeled_ratio": 1}),
         ("cifar10-40", "meanteacher", {"algorithm.unlabeled_weight": 50, "algorithm.teacher_decay": 0.999}),
+        ("cifar10-40", "vat", {"algorithm.radius": 6, "algorithm.unlabeled_weight": 0.3}),
+        ("cifar10-40", "vat", {"algorithm.entropy_weight": 0.06, "training.unlabeled_ratio": 1}),
+        ("digits-40", "vat", {"algorithm.radius": round(6 * (8 * 8 / (32 * 32 * 3)) ** 0.5, 2)}),
+        ("fashion-mnist-40", "vat", {"algorithm.radius": round(6 * (28 * 28 / (32 * 32 * 3)) ** 0.5, 2)}),
         ("digits-40", "meanteacher", {"algorithm.teacher_decay": 0.99, "training.unlabeled_ratio": 1}),
     ],
 )

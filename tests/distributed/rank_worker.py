@@ -59,6 +59,7 @@ CASES = {
     "pseudolabel": ("pseudolabel", {"algorithm.confidence": 0.18}),
     "pimodel": ("pimodel", {}),
     "meanteacher": ("meanteacher", {"algorithm.teacher_decay": 0.8}),
+    "vat": ("vat", {"algorithm.radius": 1.0}),
 }
 
 

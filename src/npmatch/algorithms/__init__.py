@@ -29,6 +29,7 @@ from npmatch.algorithms.ssb import SSB
 from npmatch.algorithms.supervised import Supervised
 from npmatch.algorithms.uda import UDA
 from npmatch.algorithms.ups import UPS
+from npmatch.algorithms.vat import VAT
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.user_code import import_name
 
@@ -58,6 +59,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "pseudolabel": PseudoLabel,
     "pimodel": PiModel,
     "meanteacher": MeanTeacher,
+    "vat": VAT,
 }
 
 
@@ -79,6 +81,7 @@ __all__ = [
     "UDA",
     "UPS",
     "AdaMatch",
+    "VAT",
     "Algorithm",
     "CRMatch",
     "CoMatch",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from npmatch.algorithms import NPMatch, find_algorithm
+from npmatch.algorithms import VAT, NPMatch, find_algorithm
 from npmatch.backbones.weights import PACKAGES, fixed_side, local_weights
 from npmatch.config.recipes import OWN_IMAGES, Recipe
 from npmatch.data.check.inspection import open_regular
@@ -60,6 +60,7 @@ CHOSEN_KEYS = frozenset(
         *("training.optimizer", "training.backbone_rate", "training.layer_decay", "training.warm_up"),
         *("training.weight_decay", "training.ema", "training.clip"),
         *("algorithm.max_entropy", "algorithm.confidence", "algorithm.alignment", "algorithm.dropout"),
+        "algorithm.radius",
         *("algorithm.weak_norm", "algorithm.fresh_teacher"),
     }
 )
@@ -142,6 +143,7 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_thresholds(facts, algorithm),
         *_clipping(algorithm, start),
         *(_dropout(algorithm, size, on_cuda) if start is None else ()),
+        *_radius(facts, algorithm, start, size),
         *_validation(facts),
     ]
     return [c for c in choices if c.key not in given]
@@ -349,6 +351,15 @@ def _clipping(algorithm: str, start: Start | None) -> Iterator[Choice]:
 def _dropout(algorithm: str, size: int, on_cuda: bool) -> Iterator[Choice]:
     if algorithm == "ups" and _is_small(size, on_cuda):
         yield Choice("algorithm.dropout", 0.1, "more would keep a small network from learning")
+
+
+def _radius(facts: DataFacts, algorithm: str, start: Start | None, size: int) -> Iterator[Choice]:
+    """VAT's default is for 32×32 pixels in colour and larger; what it perturbs in a frozen network is not an image."""
+    channels = 1 if facts.is_grey and not facts.from_files else 3  # grey files are decoded to three equal channels
+    values, usual = channels * size**2, 3 * 32**2
+    if algorithm == "vat" and values < usual and (start is None or not start.is_frozen):
+        value = round(VAT.Config.radius * math.sqrt(values / usual), 2)
+        yield Choice("algorithm.radius", value, f"as large for each pixel as {VAT.Config.radius:g} at 32×32 in colour")
 
 
 def _validation(facts: DataFacts) -> Iterator[Choice]:

@@ -58,6 +58,9 @@ IMAGENET = {
 ALGORITHM_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "npmatch"): {"algorithm.alignment": True, "algorithm.max_entropy": 1.2},
     ("digits", "ups"): {"algorithm.dropout": 0.1},  # the default of 0.3 keeps a small network from learning
+    # VAT's default of 6 is for 32×32×3 pixels; these radii are as large for each pixel.
+    ("digits", "vat"): {"algorithm.radius": 0.87},
+    ("fashion-mnist", "vat"): {"algorithm.radius": 3.03},
     ("digits", "meanteacher"): {"algorithm.teacher_decay": 0.99},  # as training.ema
     ("stl10", "comatch"): {"algorithm.contrastive_weight": 5.0},
     ("imagenet", "fixmatch"): {"algorithm.confidence": 0.7},
