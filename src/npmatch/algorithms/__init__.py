@@ -18,9 +18,9 @@ from npmatch.algorithms.mixmatch import MixMatch
 from npmatch.algorithms.mpl import MetaPseudoLabels
 from npmatch.algorithms.npmatch import NPMatch
 from npmatch.algorithms.openmatch import OpenMatch
-from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.pimodel import PiModel
 from npmatch.algorithms.pseudolabel import PseudoLabel
+from npmatch.algorithms.regmixmatch import RegMixMatch
 from npmatch.algorithms.remixmatch import ReMixMatch
 from npmatch.algorithms.semco import SemCo
 from npmatch.algorithms.simmatch import SimMatch
@@ -45,21 +45,21 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mpl": MetaPseudoLabels,
     "ups": UPS,
     "npmatch": NPMatch,
+    "pseudolabel": PseudoLabel,
+    "pimodel": PiModel,
+    "meanteacher": MeanTeacher,
+    "vat": VAT,
     "dash": Dash,
     "adamatch": AdaMatch,
+    "simmatch": SimMatch,
     "freematch": FreeMatch,
     "softmatch": SoftMatch,
     "defixmatch": DeFixMatch,
-    "simmatch": SimMatch,
     "crmatch": CRMatch,
     "regmixmatch": RegMixMatch,
     "openmatch": OpenMatch,
     "iomatch": IOMatch,
     "ssb": SSB,
-    "pseudolabel": PseudoLabel,
-    "pimodel": PiModel,
-    "meanteacher": MeanTeacher,
-    "vat": VAT,
 }
 
 
@@ -80,8 +80,8 @@ __all__ = [
     "SSB",
     "UDA",
     "UPS",
-    "AdaMatch",
     "VAT",
+    "AdaMatch",
     "Algorithm",
     "CRMatch",
     "CoMatch",
