@@ -172,6 +172,11 @@ class Inputs:
         """Name → hash of every file of the run and of its images."""
         return digest_of(self.run) | digest_of(self.photos)
 
+    def _forget_labels(self) -> None:
+        """Removes the label book that a case has written, with its backup: no case had one before."""
+        for file in self.run.glob("*labels*.csv"):
+            file.unlink()
+
     def settings(self, draws: random.Random) -> None:
         """Words of a command line."""
         words = [f"{draws.choice(self.keys)}={draws.choice(ODD)}" for _ in range(draws.randint(1, 3))]
@@ -219,7 +224,7 @@ class Inputs:
         try:
             take_labels(self.opened, read_label_file(path))
         finally:
-            RunFolder(self.run).labels.unlink(missing_ok=True)
+            self._forget_labels()
 
     def table(self, draws: random.Random) -> None:
         """A CSV of images and labels."""
@@ -256,7 +261,7 @@ class Inputs:
         )
         if answer.status_code >= 500 and answer.status_code != 503:
             raise RuntimeError(f"{path}: {answer.status_code}")
-        RunFolder(self.run).labels.unlink(missing_ok=True)
+        self._forget_labels()
 
 
 def quote_odd(draws: random.Random) -> str:
