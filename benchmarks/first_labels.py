@@ -13,37 +13,23 @@ from statistics import mean
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 import typer
 from torch import Tensor
 
 from benchmarks.command_line import run, show
 from benchmarks.result import BenchmarkResult, Column
-from npmatch.augment import normalize
-from npmatch.backbones import BackboneConfig, make_backbone
-from npmatch.backbones.weights import input_facts, with_weights
+from npmatch.backbones import BackboneConfig
+from npmatch.backbones.weights import with_weights
 from npmatch.baselines import BASELINES
 from npmatch.cli.shared import DeviceOption, JsonOption, check_device
-from npmatch.data import Dataset, iterate_images, load_dataset
+from npmatch.data import load_dataset
 from npmatch.distributed.devices import choose_device
 from npmatch.draws import mix
-from npmatch.labelling.first import SIDE, choose_typical
+from npmatch.labelling.first import SIDE, choose_typical, learnt_features
 
 NETWORK = "timm:tf_efficientnet_lite0.in1k"
 SHARE = 0.5  # of the images in the pool of a seed
 RULES = ("random", "typical")
-
-
-@torch.no_grad()
-def features_of(dataset: Dataset, device: torch.device) -> Tensor:
-    """Features of all training images by EfficientNet-Lite0, scaled to length 1, N F."""
-    config = with_weights(BackboneConfig(name=NETWORK, pretrained=True, input_size=SIDE))
-    channels = dataset.train.images.shape[0]
-    backbone, facts = make_backbone(config, channels).to(device).eval(), input_facts(config)
-    assert facts is not None
-    batches = iterate_images(dataset.train.images, 128, 2)
-    parts = (backbone(normalize(batch.to(device), facts.mean[:channels], facts.std[:channels])) for batch in batches)
-    return torch.cat([F.normalize(part.float(), dim=-1).cpu() for part in parts])
 
 
 def choose(rule: str, f: Tensor, count: int, seed: int) -> Tensor:
@@ -70,7 +56,8 @@ def bench_first_labels(
     """Chooses labels by both rules in the pool of every seed."""
     chosen_device = choose_device(device)
     dataset = load_dataset("digits") if data == "digits" else load_dataset("folder", Path(data), SIDE)
-    f, y = features_of(dataset, chosen_device), dataset.train.labels
+    network = with_weights(BackboneConfig(name=NETWORK, pretrained=True, input_size=SIDE))
+    f, y = learnt_features(network, dataset.train.images, chosen_device), dataset.train.labels
     rows: list[dict[str, Any]] = []
     for count in labels:
         for rule in RULES:

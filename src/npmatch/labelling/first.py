@@ -27,7 +27,7 @@ from npmatch.augment import normalize
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.backbones.weights import fixed_side, input_facts, with_weights
 from npmatch.config.choices import facts_of_listing, find_start
-from npmatch.data import FileImages, ImageSet, iterate_images
+from npmatch.data import FileImages, ImageSet, ImageStore, iterate_images
 from npmatch.data.check import check_data
 from npmatch.data.copies import copies_in_report, picture_of_each
 from npmatch.data.loading import workers_or_default
@@ -94,7 +94,8 @@ def suggest_first(
     labelled = [listing.path(file) for file in list_folder(root).files if file.part == "labeled"]
     paths = [listing.path(listing.files[position]) for position in kept]
     backbone = find_network(listing, chosen)
-    f = learnt_features(backbone, [*paths, *filter(os.path.isfile, labelled)], chosen, quiet)
+    images = FileImages([*paths, *filter(os.path.isfile, labelled)], SIDE)
+    f = learnt_features(backbone, images, chosen, quiet)
     picks = choose_typical(f[: len(paths)], count, f[len(paths) :])
     rows = [FirstLabel(Path(paths[row]), gain / len(paths)) for row, gain in picks]
     problems = tuple(f"{root / one.path}: {one.kind} {one.detail}".rstrip() for one in broken.values())
@@ -120,15 +121,16 @@ def find_network(listing: Listing, device: torch.device) -> BackboneConfig:
 
 
 @torch.no_grad()
-def learnt_features(config: BackboneConfig, paths: list[str], device: torch.device, quiet: bool = True) -> Tensor:
-    """Features of image files by a pretrained network, scaled to length 1: N F, on the CPU."""
-    backbone = make_backbone(config, 3).to(device).eval()
+def learnt_features(config: BackboneConfig, images: ImageStore, device: torch.device, quiet: bool = True) -> Tensor:
+    """Features of images by a pretrained network, scaled to length 1: N F, on the CPU."""
+    channels = images.shape[0]
+    backbone = make_backbone(config, channels).to(device).eval()
     facts = input_facts(config)
     assert facts is not None
     parts = []
-    with counting("pretrained features", len(paths), quiet) as advance:
-        for batch in iterate_images(FileImages(paths, SIDE), BATCH, workers_or_default(None)):
-            f = backbone(normalize(batch.to(device), *facts))
+    with counting("pretrained features", len(images), quiet) as advance:
+        for batch in iterate_images(images, BATCH, workers_or_default(None)):
+            f = backbone(normalize(batch.to(device), facts.mean[:channels], facts.std[:channels]))
             parts.append(F.normalize(f.float(), dim=-1).cpu())
             advance(len(batch))
     return torch.cat(parts)
