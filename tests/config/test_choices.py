@@ -6,7 +6,7 @@ import pytest
 
 from few_photos import save_photo, save_photos
 from npmatch.cli import main
-from npmatch.config.choices import LITE, facts_of_listing, facts_of_recipe, make_choices
+from npmatch.config.choices import LITE, DataFacts, facts_of_listing, facts_of_recipe, make_choices
 from npmatch.config.recipes import RECIPES
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import make_config, read_config_file
@@ -131,8 +131,23 @@ def test_photographs_start_from_the_installed_weights(tmp_path, on_cuda):
         assert decay**steps < 0.001, "the average must forget the first weights"
     assert large["data.image_size"] == (224 if on_cuda else 160)
     assert "backbone.input_size" not in large
-    assert (small["data.image_size"], small["backbone.input_size"]) == (40, 128)
+    assert (small["data.image_size"], small["backbone.input_size"]) == (40, 192 if on_cuda else 128)
     assert tiny["backbone.pretrained"] is False
+
+
+def test_coarse_photographs_are_enlarged_more_where_there_is_a_gpu():
+    def seen(side, on_cuda, **given):
+        facts = DataFacts(("a", "b"), [20, 20], 5000, side)
+        keys = {
+            c.key: c.value for c in make_choices(facts, {k.replace("__", "."): v for k, v in given.items()}, on_cuda)
+        }
+        return keys.get("backbone.input_size"), keys["training.unlabeled_ratio"]
+
+    assert seen(32, True) == (192, 4)
+    assert seen(64, True) == (128, 7)
+    assert seen(32, False) == seen(64, False) == (128, 7), "a frozen network sees each image once"
+    assert seen(32, True, {"backbone.input_size": 96}) == (None, 7), "what was given decides"
+    assert seen(200, True) == (None, 4)
 
 
 def test_the_reason_names_the_package_and_what_a_download_would_bring(photos):

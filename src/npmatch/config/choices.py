@@ -39,7 +39,9 @@ PRETRAINED = {
 }
 # Sides in pixels that pretrained networks see: smaller images are enlarged, larger ones reduced when they are decoded.
 # Enlarging makes a step slower, but networks that were trained at 224 pixels gain more by it than by more steps.
+# Photographs of 32 pixels gain by still more where there is a GPU for it; those of 64 pixels do not (docs/results.md).
 SMALLEST_INPUT = 128
+COARSE, COARSE_INPUT = 48, 192
 LARGEST_INPUT = {False: 160, True: 224}
 STEPS_PRETRAINED = {False: 1000, True: 2000}
 MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps short
@@ -132,13 +134,19 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
     start = find_start(facts, given, on_cuda)
     if start is not None:
         start = start._replace(is_frozen=_is_true(given.get("backbone.frozen", not on_cuda)))
-    size = _given_size(given) or _stored_side(facts, (LARGEST_SIDE if start is None else LARGEST_INPUT)[on_cuda])
-    network = _from_scratch(facts, given, size, on_cuda) if start is None else _from_pretrained(start, algorithm, size)
+    size = _given_number(given, "data.image_size") or _stored_side(
+        facts, (LARGEST_SIDE if start is None else LARGEST_INPUT)[on_cuda]
+    )
+    if start is None:
+        network = _from_scratch(facts, given, size, on_cuda)
+    else:
+        seen = _given_number(given, "backbone.input_size") or _input_side(start, size)
+        network = _from_pretrained(start, algorithm, size, seen)
     choices = [
         *_image_size(facts, size),
         *network,
         *_augmentation(size, facts),
-        *_batches(facts, start, size, on_cuda),
+        *_batches(facts, start, size if start is None else seen, on_cuda),
         *_average(given, start, on_cuda),
         *_thresholds(facts, algorithm),
         *_clipping(algorithm, start),
@@ -176,7 +184,7 @@ def find_start(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool) -> Sta
             return Start(name, "its weights were asked for")
         has_weights = asked == "auto" and kind == "timm" and local_weights(network) is not None
         return Start(name, "its weights are on this machine") if has_weights else None
-    is_small = (_given_size(given) or facts.side or 0) < PRETRAINED_FROM
+    is_small = (_given_number(given, "data.image_size") or facts.side or 0) < PRETRAINED_FROM
     if asked in ("false", "0", "no", "off") or (asked == "auto" and is_small):
         return None
     better: list[str] = []
@@ -198,8 +206,8 @@ def _is_true(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on")
 
 
-def _given_size(given: Mapping[str, Any]) -> int | None:
-    text = str(given.get("data.image_size", ""))
+def _given_number(given: Mapping[str, Any], key: str) -> int | None:
+    text = str(given.get(key, ""))
     return int(text) if text.isdecimal() else None
 
 
@@ -221,7 +229,14 @@ def _is_small(size: int, on_cuda: bool) -> bool:
     return not on_cuda or size < TINY
 
 
-def _from_pretrained(start: Start, algorithm: str, size: int) -> Iterator[Choice]:
+def _input_side(start: Start, size: int) -> int:
+    """The side in pixels to which images of this size are enlarged for a pretrained network."""
+    if start.is_transformer:
+        return size
+    return max(size, COARSE_INPUT if size < COARSE and not start.is_frozen else SMALLEST_INPUT)
+
+
+def _from_pretrained(start: Start, algorithm: str, size: int, seen: int) -> Iterator[Choice]:
     yield Choice("backbone.name", start.network, start.reason)
     yield Choice("backbone.pretrained", True, "with few labels, learnt features decide")
     known = _settings_of(algorithm)
@@ -232,9 +247,8 @@ def _from_pretrained(start: Start, algorithm: str, size: int) -> Iterator[Choice
         yield Choice("training.layer_decay", 0.75, "keeps the first layers' features")
         yield Choice("training.weight_decay", 0.05, "usual with AdamW")
         yield Choice("training.warm_up", 0.05, "usual with AdamW")
-    if not start.is_transformer and size < SMALLEST_INPUT:
-        reason = f"learnt from larger images, it loses much at {size} pixels"
-        yield Choice("backbone.input_size", SMALLEST_INPUT, reason)
+    if seen > size:
+        yield Choice("backbone.input_size", seen, f"learnt from larger images, it loses much at {size} pixels")
     if start.is_frozen:
         yield Choice(
             "backbone.frozen", True, "without a GPU: its features are computed once, a layer on top is trained"
