@@ -140,7 +140,7 @@ def train_round(
         trainer.update.ema.load_state_dict(trainer.update.ema.live)
     trainer.run()
     error = evaluator()["error"]
-    with evaluator.ema.applied():
+    with evaluator.averaged():
         state = {name: t.clone() for name, t in trainer.algorithm.state_dict().items()}
         model = deepcopy(trainer.algorithm.model)
     return Round(split, state, Classifier(model, evaluator.spec, device), error)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from npmatch.algorithms import NPMatch, check_algorithm
 from npmatch.algorithms.check import make_algorithm, make_batch, take_steps
+from npmatch.heads import other_images
+from npmatch.heads.context import Context
 from npmatch.objectives.divergences import js_geometric, js_geometric_dual, kl
 
 
@@ -19,7 +21,7 @@ def algorithm(**options) -> NPMatch:
 
 @pytest.mark.parametrize(
     ("targets", "divergence", "alignment"),
-    list(itertools.product(["all", "trusted", "split"], ["js", "js_dual", "kl"], [False, True])),
+    list(itertools.product(["all", "trusted", "split"], ["js", "js_dual", "kl", "renyi"], [False, True])),
 )
 def test_every_reading_passes_all_checks(targets, divergence, alignment):
     config = NPMatch.Config(targets=targets, divergence=divergence, alignment=alignment, max_entropy=5.0)
@@ -30,6 +32,41 @@ def test_every_reading_passes_all_checks(targets, divergence, alignment):
 def test_weak_views_in_their_own_pass_pass_all_checks(weak_norm):
     config = NPMatch.Config(weak_norm=weak_norm, decoder_width="features", average="logits", alpha=0.5)
     assert check_algorithm(NPMatch, config) is None
+
+
+@pytest.mark.parametrize("process", ["attentive", "kernel"])
+@pytest.mark.parametrize("weak_norm", ["joint", "running"])
+def test_processes_that_predict_from_the_context_pass_all_checks(process, weak_norm):
+    config = NPMatch.Config(process=process, weak_norm=weak_norm, max_entropy=5.0, alignment=True, scale=10.0)
+    assert check_algorithm(NPMatch, config) is None
+
+
+@pytest.mark.parametrize("process", ["attentive", "kernel"])
+@pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
+def test_the_loss_from_the_context_with_row_selection(process, unlabeled_mean):
+    a = algorithm(process=process, unlabeled_mean=unlabeled_mean, scale=10.0, bandwidth=0.5, unlabeled_weight=0.7)
+    a.model.eval()
+    head, batch = a.model.head, make_batch(a, seed=1)
+    torch.manual_seed(3)
+    weights_weak, weights = torch.empty(10, 6).exponential_(), torch.empty(10, 6).exponential_()
+    weak, x, strong = (a.model.features(v) for v in (batch.weak[0], batch.x, batch.strong[0]))
+    p = head.log_probs(weak, Context(x, batch.y, weights_weak)).exp().mean(0)
+    u = torch.distributions.Categorical(probs=p).entropy()
+    a.config = dataclasses.replace(a.config, max_entropy=float(u.detach().median()))
+    keep = u < a.config.max_entropy
+    pseudo, context = p.argmax(-1), Context(x, batch.y, weights)
+    others = other_images(batch.labeled, batch.y)
+    loss_x = -head.log_probs(x, context, others)[:, torch.arange(6), batch.y].mean()
+    trusted = head.log_probs(strong[keep], context)
+    loss_u = -trusted[:, torch.arange(int(keep.sum())), pseudo[keep]].mean()
+    if unlabeled_mean == "all":
+        loss_u = loss_u * float(keep.float().mean())
+
+    torch.manual_seed(3)
+    step = a.loss(batch, torch.tensor(0.0))
+    torch.testing.assert_close(step.loss, loss_x + 0.7 * loss_u)
+    assert torch.equal(step.pseudo, pseudo)
+    assert torch.equal(step.keep, keep)
 
 
 @pytest.mark.parametrize("targets", ["all", "trusted", "split"])

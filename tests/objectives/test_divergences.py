@@ -16,6 +16,7 @@ from npmatch.objectives.divergences import (
     js_geometric,
     js_geometric_dual,
     kl,
+    renyi,
     skew_from_uncertainty,
 )
 
@@ -147,3 +148,29 @@ def test_skew_is_the_share_of_the_context_without_gradient():
     zero = torch.tensor(0.0)
     assert float(skew_from_uncertainty(zero, zero)) == 0.5
     assert float(skew_from_uncertainty(zero, u)) == 0.0
+
+
+@given(means, stds, means, stds, st.floats(0.05, 0.95))
+@settings(deadline=None, max_examples=25)
+def test_renyi_is_its_integral(mean_p, std_p, mean_q, std_q, alpha):
+    p, q = gaussian((mean_p, std_p)), gaussian((mean_q, std_q))
+
+    grid = np.linspace(-45, 45, 400_001)
+    heights = np.array(alpha * log_density_of(p, grid) + (1 - alpha) * log_density_of(q, grid))
+    integral = np.exp(heights).sum() * (grid[1] - grid[0])
+    assert float(renyi(p, q, alpha)) == pytest.approx(math.log(integral) / (alpha - 1), abs=1e-6)
+
+
+def log_density_of(g: Gaussian, x: np.ndarray) -> np.ndarray:
+    mean, std = float(g.mean[0]), float(g.std[0])
+    return -0.5 * ((x - mean) / std) ** 2 - math.log(std * math.sqrt(2 * math.pi))
+
+
+def test_renyi_lies_between_nothing_and_kl():
+    p, q = random_gaussian(6, 1), random_gaussian(6, 2)
+    values = [float(renyi(p, q, alpha)) for alpha in (0.0, 0.2, 0.5, 0.9, 0.999)]
+    assert values == sorted(values)
+    assert values[0] == 0
+    assert values[-1] == pytest.approx(float(kl(p, q)), rel=0.01)
+    assert float(renyi(p, q, 1.0)) == pytest.approx(values[-1]), "α = 1 is kept finite"
+    assert float(renyi(p, p, 0.5)) == 0

@@ -1,5 +1,6 @@
 """The context of a neural process taken apart: the rows that must not change anything, and those that must."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import npmatch
 from npmatch.cli import main
 from npmatch.errors import NPMatchError
+from npmatch.predict.export import export_onnx
 from npmatch.runs.process import ablate_context, context_changes
 from tiny import train_tiny
 
@@ -53,6 +55,18 @@ def test_changes_of_the_points_change_what_is_read_of_them(head, name):
     for change in dict(context_changes(y))[name]:
         change(head, f, y)
         assert not torch.equal(head.deterministic_bank.mean(), before)
+
+
+@pytest.mark.parametrize("process", ["attentive", "kernel"])
+def test_a_process_that_predicts_from_its_context_fails_without_it(tmp_path, process):
+    run = train_tiny(tmp_path / "run", algorithm="npmatch", training__iterations=20, algorithm__process=process)
+    rows = {row.change: row for row in ablate_context(run.folder, device="cpu")}
+    assert rows["as saved"].error == pytest.approx(run.scores["error"]), "evaluated in training as it is saved"
+    assert rows["context rebuilt"] == dataclasses.replace(rows["as saved"], change="context rebuilt")
+    assert rows["not resampled"].information == pytest.approx(0, abs=1e-6)
+    assert rows["labels permuted"].nll != pytest.approx(rows["as saved"].nll, rel=1e-3)
+    assert "z zeroed" not in rows
+    assert export_onnx(npmatch.load(run.folder, "cpu"), tmp_path / "model.onnx") < 1e-4
 
 
 def test_the_command_prints_a_table_or_json(tiny_run, capsys):

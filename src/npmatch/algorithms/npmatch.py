@@ -6,7 +6,10 @@ and its uncertainty; pseudo-labels are trusted where the prediction is confident
     L = CE(labelled) + λ_u · CE(trusted strong views) + β · D(q(z | context), q(z | targets))      (Eq. 9)
 
 Context points are the labelled batch; target points are the labelled batch and the strong views with their
-pseudo-labels. D is JS^{G_α}, its dual, or the ELBO's KL.
+pseudo-labels. D is JS^{G_α}, its dual, the ELBO's KL, or Rényi's.
+
+Beside the paper's process there are two that predict from the context alone, `process=attentive` and `process=kernel`
+(heads/). They have no latent and so no D; their T samples are resamplings of the context.
 """
 
 from __future__ import annotations
@@ -18,11 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
-from npmatch.heads import Model, NeuralProcessHead, WeakNorm
+from npmatch.heads import (
+    AttentiveProcessHead,
+    ContextHead,
+    KernelProcessHead,
+    Model,
+    NeuralProcessHead,
+    WeakNorm,
+    other_images,
+)
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.objectives.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, NonNegativeFloat, Samples, Share, Size, Step, Task
+from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Samples, Share, Size, Step, Task
 
 
 class NPMatch(Algorithm):
@@ -32,6 +43,7 @@ class NPMatch(Algorithm):
     # the authors' released code does (its decoder, latents, alignment, averaging and schedule).
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
+            "algorithm.process": "paper",
             "algorithm.targets": "all",
             "algorithm.alignment": False,
             "algorithm.weak_norm": "joint",
@@ -39,6 +51,7 @@ class NPMatch(Algorithm):
             "algorithm.average": "probabilities",
         },
         "reference": {
+            "algorithm.process": "paper",
             "algorithm.targets": "split",
             "algorithm.alignment": True,
             "algorithm.weak_norm": "joint",
@@ -53,21 +66,24 @@ class NPMatch(Algorithm):
     class Config:
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
+        process: Literal["paper", "attentive", "kernel"] = "paper"  # which neural process predicts; see heads/
         samples: Samples = 10  # T, number of latent samples of a prediction
-        bank: Size = 2560  # Q, number of representations in a memory bank
-        width: Size | None = None  # M, width of the head; None: a quarter of the features
+        bank: Size = 2560  # Q, number of representations in a memory bank, or of labelled images in a saved context
+        width: Size | None = None  # M, width of the head; None: F/4, a quarter of the features; F without a latent
         confidence: Share = 0.95  # τ_c: upper limit of the thresholds of the classes
         max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: pseudo-labels of higher entropy are not trusted
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         unlabeled_mean: Literal["trusted", "all"] = "trusted"  # images over which the unlabelled loss is averaged
         divergence_weight: NonNegativeFloat = 0.01  # β, weight of the divergence
-        divergence: Literal["js", "js_dual", "kl"] = "js"  # D, between q(z | context) and q(z | targets)
+        divergence: Literal["js", "js_dual", "kl", "renyi"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
         targets: Literal["all", "trusted", "split"] = "all"  # images whose representations make q(z | targets)
         alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
         decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
+        scale: PositiveFloat = 1e4  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
+        bandwidth: PositiveFloat = 0.1  # τ, of kernel and attention, in units of 1 − cosine
 
     config: Config
 
@@ -79,25 +95,35 @@ class NPMatch(Algorithm):
     @classmethod
     def make_model(cls, backbone: nn.Module, task: Task, config: Config) -> Model:
         """The backbone with a neural-process head."""
-        features = int(backbone.num_features)  # type: ignore[arg-type]
-        width = config.width or max(features // 4, 1)
-        head = NeuralProcessHead(
-            features,
-            task.num_classes,
-            width=width,
-            samples=config.samples,
-            bank=config.bank,
-            decoder_width=features if config.decoder_width == "features" else width,
-            average=config.average,
-        )
+        features, k = int(backbone.num_features), task.num_classes  # type: ignore[arg-type]
+        # A narrow embedding would lose what tells an image from the labelled ones.
+        width = config.width or (max(features // 4, 1) if config.process == "paper" else features)
+        head: nn.Module
+        if config.process == "kernel":
+            head = KernelProcessHead(features, k, width, config.samples, config.bank, config.scale, config.bandwidth)
+        elif config.process == "attentive":
+            head = AttentiveProcessHead(features, k, width, config.samples, config.bank, config.bandwidth)
+        else:
+            head = NeuralProcessHead(
+                features,
+                k,
+                width=width,
+                samples=config.samples,
+                bank=config.bank,
+                decoder_width=features if config.decoder_width == "features" else width,
+                average=config.average,
+            )
         return Model(backbone, head)
 
     def loss(self, batch: Batch, progress: Tensor) -> Step:
         """One training step of Section 3.2, in its order."""
-        c, head = self.config, self.head
+        c = self.config
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
+        if isinstance(self.model.head, ContextHead):
+            return self.loss_from_context(self.model.head, batch, f_x, f_weak, f_strong)
 
+        head = self.head
         pseudo, keep = self.pseudo_label(f_weak.detach(), batch.index)
 
         # Training mode. Every labelled image is a context point; which images are target points is an option.
@@ -153,12 +179,39 @@ class NPMatch(Algorithm):
         }
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
 
+    def loss_from_context(self, head: ContextHead, batch: Batch, f_x: Tensor, f_weak: Tensor, f_strong: Tensor) -> Step:
+        """The same step where the labelled batch is all that the T predictions are made from."""
+        c = self.config
+        with torch.no_grad():
+            p = head.log_probs(f_weak, head.context_of(f_x, batch.y)).exp().mean(0)
+        pseudo, keep = self.select(p, batch.index)
+
+        context = head.context_of(f_x, batch.y)
+        log_p_x = head.log_probs(f_x, context, other_images(batch.labeled, batch.y))
+        log_p_u = head.log_probs(f_strong, context)
+        loss_x = cross_entropy_samples(log_p_x, batch.y).mean()  # Eq. 8
+        loss_u = masked_mean(cross_entropy_samples(log_p_u, pseudo), keep)  # Eq. 8
+        if c.unlabeled_mean == "all":
+            loss_u = loss_u * keep.float().mean()
+        loss = loss_x + c.unlabeled_weight * loss_u
+        logs = {
+            "loss_labeled": loss_x,
+            "loss_unlabeled": loss_u,
+            "entropy_context": entropy(log_p_x.exp().mean(0)).mean(),
+            "entropy_target": entropy(log_p_u.exp().mean(0)).mean(),
+        }
+        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
+
     @torch.no_grad()
     def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inference mode on weak features U F: pseudo-labels U, and which are trusted U; updates the curriculum."""
-        c, head = self.config, self.head
-        p = head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0)
-        u = entropy(p)
+        head = self.head
+        return self.select(head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0), index)
+
+    @torch.no_grad()
+    def select(self, p: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Pseudo-labels U of probabilities U K, and which are trusted U; updates the curriculum."""
+        c, u = self.config, entropy(p)
         if c.alignment:
             p = align_to_uniform(p)
         confidence, pseudo = p.max(-1)
@@ -168,7 +221,7 @@ class NPMatch(Algorithm):
 
     @property
     def head(self) -> NeuralProcessHead:
-        """The neural-process head of the model."""
+        """The paper's neural-process head."""
         head = self.model.head
         assert isinstance(head, NeuralProcessHead)
         return head

@@ -63,7 +63,7 @@ def train_on_arrays(
             raise NPMatchError(f"{error.what}: these images cannot be learnt with the default settings") from error
         except InterruptedRunError as error:  # its message is about resuming, but nothing was saved
             raise KeyboardInterrupt from error
-    with trainer.update.ema.applied():
+    with evaluator.averaged():
         trained = deepcopy(trainer.algorithm)
     trained.model.autocast = None  # prediction is in float32, as with a saved model
     return Trained(trained.eval(), evaluator.spec, config.training.iterations)

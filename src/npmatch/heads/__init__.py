@@ -1,7 +1,10 @@
-"""Heads on a backbone: linear, one-vs-all, neural process with its banks, MC dropout; and the model that joins them."""
+"""Heads on a backbone: linear, one-vs-all, neural processes, MC dropout; and the model that joins them."""
 
+from npmatch.heads.attentive_process import AttentiveProcessHead
 from npmatch.heads.averaged_teacher import AveragedTeacher
 from npmatch.heads.bank import Bank, condensed_banks
+from npmatch.heads.context import ContextHead, other_images
+from npmatch.heads.kernel_process import KernelProcessHead
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
 from npmatch.heads.memory import LabeledMemory, Memory
@@ -12,8 +15,11 @@ from npmatch.heads.statistics import frozen_statistics
 from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
 
 __all__ = [
+    "AttentiveProcessHead",
     "AveragedTeacher",
     "Bank",
+    "ContextHead",
+    "KernelProcessHead",
     "LabeledMemory",
     "LinearHead",
     "MCDropout",
@@ -28,5 +34,6 @@ __all__ = [
     "backbones_in",
     "condensed_banks",
     "frozen_statistics",
+    "other_images",
     "synchronise_norms",
 ]

@@ -1,4 +1,4 @@
-"""Divergences between diagonal Gaussians: KL (Eq. 4), the skew-geometric JS^{G_α} and its dual (Theorem 1).
+"""Divergences between diagonal Gaussians: KL (Eq. 4), the skew-geometric JS^{G_α} and its dual (Theorem 1), Rényi's.
 
 A Gaussian is its mean and its standard deviation, each [..., M]; the divergences sum over the last dimension.
 They are written through the differences of the two Gaussians, not through Theorem 1's expanded squares, whose
@@ -53,6 +53,17 @@ def js_geometric_dual(p: Gaussian, q: Gaussian, alpha: Tensor | float = 0.5) -> 
     return (1 - alpha) * kl(g, p) + alpha * kl(g, q)  # Eq. 6
 
 
+def renyi(p: Gaussian, q: Gaussian, alpha: Tensor | float = 0.5) -> Tensor:
+    """Rényi's D_α(p ‖ q), 0 ≤ α < 1, [...]: 0 at α = 0, KL(p ‖ q) in the limit α → 1."""
+    # Variance of the mixture of exponents, in units of q's; α is kept below 1, where the formula is 0 / 0.
+    alpha = torch.as_tensor(alpha, dtype=p.mean.dtype, device=p.mean.device).clamp(max=MAX_RENYI)
+    ratio = (p.std / q.std).square()
+    mixed = alpha + (1 - alpha) * ratio
+    shift = alpha * ((p.mean - q.mean) / q.std).square() / mixed
+    spread = (mixed.log() - (1 - alpha) * ratio.log()) / (1 - alpha)
+    return 0.5 * (shift + spread).sum(-1)
+
+
 def skew_from_uncertainty(u_context: Tensor, u_target: Tensor) -> Tensor:
     """α_u = ū_c / (ū_c + ū_t), 0-d, without gradient; ½ when both mean entropies are 0."""
     u_context, u_target = u_context.detach(), u_target.detach()
@@ -60,11 +71,15 @@ def skew_from_uncertainty(u_context: Tensor, u_target: Tensor) -> Tensor:
     return torch.where(total > 0, u_context / total.clamp(min=torch.finfo(total.dtype).tiny), 0.5)
 
 
+MAX_RENYI = 0.999  # closer to 1, float32 loses digits of Rényi's divergence
+
 Divergence = Callable[[Gaussian, Gaussian, Tensor], Tensor]
 
-# D(q(z | context), q(z | targets), α) by name; the ELBO's KL is from targets to context (Eq. 4) and has no α.
+# D(q(z | context), q(z | targets), α) by name; the ELBO's KL is from targets to context (Eq. 4) and has no α, and
+# Rényi's divergence generalises it.
 DIVERGENCES: dict[str, Divergence] = {
     "kl": lambda context, targets, alpha: kl(targets, context),
     "js": js_geometric,
     "js_dual": js_geometric_dual,
+    "renyi": lambda context, targets, alpha: renyi(targets, context, alpha),
 }

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
-from npmatch.heads import MCDropoutModel, NeuralProcessHead
+from npmatch.heads import ContextHead, MCDropoutModel, NeuralProcessHead
 from npmatch.predict.batches import as_network_input
 from npmatch.predict.classifier import Classifier
 from npmatch.predict.saved import ModelSpec
@@ -173,6 +173,8 @@ def randomness(model: nn.Module) -> str:
         return f"none: {model.samples} passes with stored dropout masks"
     if isinstance(head := model.head, NeuralProcessHead):
         return f"none: {head.samples} stored draws of the latent"
+    if isinstance(head, ContextHead):
+        return f"none: {head.samples} stored resamplings of the labelled images"
     return "none"
 
 

@@ -158,4 +158,9 @@ def _shapes_fit(spec: ModelSpec, state: Mapping[str, Tensor]) -> bool:
         raise
     except Exception:  # not every network can be built there; load_state_dict then compares the shapes
         return True
-    return all(name in state and state[name].shape == tensor.shape for name, tensor in expected.items())
+    return all(name in state and _fits(state[name].shape, tensor.shape) for name, tensor in expected.items())
+
+
+def _fits(shape: torch.Size, expected: torch.Size) -> bool:
+    """Whether a tensor has the expected shape; a size of 0, that of an empty context, stands for any."""
+    return len(shape) == len(expected) and all(e in (0, n) for n, e in zip(shape, expected, strict=True))

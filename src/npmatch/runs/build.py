@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,13 +17,14 @@ from npmatch.backbones.frozen import FrozenTrunk
 from npmatch.backbones.weights import input_facts
 from npmatch.config.tree import Config
 from npmatch.data import Dataset, ImageSet, Sampler, Split, make_stream
+from npmatch.data.images import SelectedImages
 from npmatch.data.split import evaluation_set
 from npmatch.distributed.ranks import is_initialized, is_rank_zero, local_share, world_size
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
-from npmatch.heads import backbones_in, synchronise_norms
+from npmatch.heads import ContextHead, backbones_in, synchronise_norms
 from npmatch.metrics import outlier_auroc, scores
-from npmatch.predict.batches import predict_together
+from npmatch.predict.batches import describe_store, predict_together
 from npmatch.predict.saved import ModelSpec
 from npmatch.runs.features import learnt_from, view_activations
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
@@ -48,11 +51,24 @@ class Evaluator:
         return None if self.held_out is None else self._predict(self.held_out.images)
 
     def _predict(self, images: ImageStore) -> Prediction:
+        with self.averaged():
+            return predict_together(self.algorithm.predict, images, self.spec, self.device, self.batch)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Context in which the algorithm predicts with the averaged weights, as a saved model does."""
         self.algorithm.eval()
         with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # it is compiled for training's shapes only
-            prediction = predict_together(self.algorithm.predict, images, self.spec, self.device, self.batch)
-        self.algorithm.train()
-        return prediction
+            head = self.algorithm.model.head
+            if isinstance(head, ContextHead):
+                labeled = self.split.labeled
+                images = SelectedImages(self.dataset.train.images, labeled)
+                _, features = describe_store(self.algorithm.model, images, self.spec, self.device, self.batch)
+                head.set_context(features.to(self.device), self.dataset.train.labels[labeled].to(self.device))
+            try:
+                yield
+            finally:
+                self.algorithm.train()
 
     def scores(self, prediction: Prediction | None) -> dict[str, float]:
         """Error and calibration error of a prediction of the held-out images; empty without a prediction."""

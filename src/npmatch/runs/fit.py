@@ -247,7 +247,7 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
     clock = trainer.display.clock
     clock.enter("calibration")
     if is_rank_zero():
-        with evaluator.ema.applied():
+        with evaluator.averaged():
             save_model(run.path, trainer.algorithm.model, spec)
         saved = load_model(run.path, str(evaluator.device), calibrated=False)
         calibration = calibrate(saved, evaluator.dataset, evaluator.split, evaluator.batch)

@@ -1,8 +1,9 @@
 """What the context of a neural process contributes to a run's predictions: the context changed, one part at a time.
 
-A saved model keeps the mean of its memory banks only. The context is therefore rebuilt from the run's labelled images
-with the averaged weights, and every change is compared with that. A process to which the network listens gets worse
-where its context is wrong; where nothing changes, the prediction comes from the image's own feature alone.
+A saved model of the paper's process keeps the mean of its memory banks only. The context is therefore rebuilt from the
+run's labelled images with the averaged weights, and every change is compared with that. A process to which the network
+listens gets worse where its context is wrong; where nothing changes, the prediction comes from the image's own feature
+alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from npmatch.data.images import SelectedImages
 from npmatch.data.split import evaluation_set
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
-from npmatch.heads import NeuralProcessHead
+from npmatch.heads import ContextHead, NeuralProcessHead
 from npmatch.metrics import scores
 from npmatch.predict.batches import describe_store
 from npmatch.runs.open import load, open_run_data
@@ -29,7 +31,8 @@ from npmatch.user_code import trusting
 
 MOST_REMOVED = 10  # classes whose removal is tried, evenly spaced
 
-Change = Callable[[NeuralProcessHead, Tensor, Tensor], None]  # head, context features n F and labels n
+Head = NeuralProcessHead | ContextHead
+Change = Callable[[Any, Tensor, Tensor], None]  # head, context features n F and labels n
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def ablate_context(
         classifier = load(folder, str(choose_device(device)))
         run = open_run_data(folder, data)
     head = classifier.model.head
-    if not isinstance(head, NeuralProcessHead):
+    if not isinstance(head, Head):
         raise NPMatchError(f"{folder}: '{run.config.name}' has no neural process, so there is no context to change")
     held_out = evaluation_set(run.dataset, run.split)
     if held_out is None:
@@ -68,7 +71,7 @@ def ablate_context(
     f_context, f_held_out = f_context.to(classifier.device), f_held_out.to(classifier.device)
 
     rows = []
-    for name, changes in context_changes(y):
+    for name, changes in context_changes(y, isinstance(head, NeuralProcessHead)):
         found = [changed_scores(head, change, f_context, y, f_held_out, held_out.labels) for change in changes]
         rows.append(ContextRow(name, *(mean(column) for column in zip(*found, strict=True))))
     return rows
@@ -76,28 +79,32 @@ def ablate_context(
 
 @torch.no_grad()
 def changed_scores(
-    head: NeuralProcessHead, change: Change, f_context: Tensor, y_context: Tensor, features: Tensor, labels: Tensor
+    head: Head, change: Change, f_context: Tensor, y_context: Tensor, features: Tensor, labels: Tensor
 ) -> tuple[float, float, float, float]:
     """Error, NLL, UCE and mutual information of the predictions of a copy of the head that was changed."""
     changed = copy.deepcopy(head)
     change(changed, f_context, y_context)
-    changed.freeze()
+    if isinstance(changed, NeuralProcessHead):
+        changed.freeze()
     prediction = changed.predict(features).to("cpu")
     assert prediction.disagreement is not None
     found = scores(prediction, labels)
     return found.error, found.nll, found.uce, float(prediction.disagreement.mean())
 
 
-def context_changes(y: Tensor) -> Iterator[tuple[str, list[Change]]]:
+def context_changes(y: Tensor, has_latent: bool = True) -> Iterator[tuple[str, list[Change]]]:
     """Names of changes, each with the changes over which its row is averaged; y are the context's labels, n."""
     classes = torch.unique(y)
     removed = classes[:: -(-len(classes) // MOST_REMOVED)]
     by_class = torch.argsort(y, stable=True)
     yield "as saved", [lambda head, f, y: None]
     yield "context rebuilt", [set_context]
-    yield "z at its mean", [latent_at_mean]
-    yield "z zeroed", [no_latent]
-    yield "r zeroed", [no_deterministic]
+    if has_latent:
+        yield "z at its mean", [latent_at_mean]
+        yield "z zeroed", [no_latent]
+        yield "r zeroed", [no_deterministic]
+    else:
+        yield "not resampled", [not_resampled]
     # Every label becomes the next class's, so that all are wrong.
     yield "labels permuted", [lambda head, f, y: set_context(head, f, (y + 1) % head.num_classes)]
     yield "a class removed", [partial(without_class, removed=c) for c in removed]
@@ -105,14 +112,20 @@ def context_changes(y: Tensor) -> Iterator[tuple[str, list[Change]]]:
     yield "context halved", [lambda head, f, y: set_context(head, f[half], y[half])]
 
 
-def set_context(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:
+def set_context(head: Head, features: Tensor, y: Tensor) -> None:
     """Makes these points the context."""
     head.set_context(features, y)
 
 
-def without_class(head: NeuralProcessHead, features: Tensor, y: Tensor, removed: Tensor) -> None:
+def without_class(head: Head, features: Tensor, y: Tensor, removed: Tensor) -> None:
     """The rebuilt context without the points of one class."""
     head.set_context(features[y != removed], y[y != removed])
+
+
+def not_resampled(head: ContextHead, features: Tensor, y: Tensor) -> None:
+    """Every point of the rebuilt context counts alike."""
+    head.set_context(features, y)
+    head.context_weights.fill_(1)
 
 
 def latent_at_mean(head: NeuralProcessHead, features: Tensor, y: Tensor) -> None:

@@ -1,0 +1,117 @@
+"""What the processes share that predict from remembered points: the labelled images, and T resamplings of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from npmatch.objectives.losses import entropy
+from npmatch.types import Prediction
+
+
+class Context(NamedTuple):
+    """Labelled images that a process predicts from."""
+
+    features: Tensor  # N F
+    y: Tensor  # N, int64
+    weights: Tensor  # T N: how much each resampling counts each image
+
+
+def resample(samples: int, points: int, like: Tensor) -> Tensor:
+    """The Bayesian bootstrap: T N weights of mean 1, drawn for T resamplings of N points."""
+    return torch.empty(samples, points, device=like.device, dtype=like.dtype).exponential_()
+
+
+def embedded(embedding: nn.Module, features: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+    """Embeddings of unit length n M and N M, of images n F and of the context, about the context's mean feature."""
+    # Features behind a ReLU all point into one corner: without the centre every cosine would be near 1.
+    centre = context.features.mean(0)
+    g, g_context = (F.normalize(embedding(f - centre), dim=-1) for f in (features, context.features))
+    return g, g_context
+
+
+def other_images(image: Tensor, y: Tensor) -> Tensor:
+    """N N, bool: which points of a context a labelled image may be predicted from, itself being one of them.
+
+    `image` N names the image of each point, as a batch may hold one several times. The images must not predict
+    themselves; where no other image has the class, they do, because nothing else could teach it.
+    """
+    other = image[:, None] != image
+    has_other = (other & (y[:, None] == y)).any(-1)
+    return other | ~has_other[:, None]
+
+
+class ContextHead(nn.Module):
+    """A process p(y | feature, context). In training a batch's labelled images are the context of its other images.
+
+    A prediction needs the context set by `set_context`; a saved model holds it.
+    """
+
+    context_features: Tensor  # N F: empty until `set_context`
+    context_labels: Tensor  # N, int64
+    context_weights: Tensor  # T N: stored draws, which make predictions repeatable
+
+    def __init__(self, num_features: int, num_classes: int, samples: int, points: int) -> None:
+        """At most about `points` images, the same number of each class, are kept as context."""
+        super().__init__()
+        self.num_classes, self.samples, self.points = num_classes, samples, points
+        self.register_buffer("context_features", torch.zeros(0, num_features))
+        self.register_buffer("context_labels", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("context_weights", torch.zeros(samples, 0))
+
+    def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
+        """Log-probabilities T n K of images n F; `allowed` n N says which context points each is predicted from."""
+        raise NotImplementedError
+
+    def context_of(self, features: Tensor, y: Tensor) -> Context:
+        """These points, N F and N, with newly drawn weights."""
+        return Context(features, y, resample(self.samples, len(y), features))
+
+    @torch.no_grad()
+    def set_context(self, features: Tensor, y: Tensor) -> None:
+        """For prediction only: makes these points, N F and N, the context."""
+        kept = evenly(y, max(1, self.points // self.num_classes))
+        draws = torch.Generator().manual_seed(0)  # the same on every machine, and for every context of this size
+        weights = torch.empty(self.samples, len(kept)).exponential_(generator=draws)
+        self.context_features, self.context_labels = features[kept], y[kept]
+        self.context_weights = weights.to(features)
+
+    def train(self, mode: bool = True) -> ContextHead:
+        """Drops the context, as training makes it outdated."""
+        if mode and len(self.context_labels):
+            self.context_features, self.context_labels = self.context_features[:0], self.context_labels[:0]
+            self.context_weights = self.context_weights[:, :0]
+        super().train(mode)
+        return self
+
+    def predict(self, features: Tensor) -> Prediction:
+        """Average of the T predictions, its entropy, and the samples' disagreement; uniform without a context."""
+        if len(self.context_labels):
+            context = Context(self.context_features, self.context_labels, self.context_weights)
+            samples = self.log_probs(features, context).exp()
+        else:
+            samples = features.new_full((self.samples, len(features), self.num_classes), 1 / self.num_classes)
+        probs = samples.mean(0)
+        u = entropy(probs)
+        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Adopts the size of the loaded context."""
+        for name in ("context_features", "context_labels", "context_weights"):
+            loaded = state_dict.get(prefix + name)
+            if loaded is not None:
+                setattr(self, name, torch.zeros_like(loaded, device=getattr(self, name).device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def evenly(y: Tensor, most: int) -> Tensor:
+    """Positions, sorted, of at most `most` points of each class, evenly spaced among its own."""
+    parts = []
+    for c in torch.unique(y):
+        of_class = torch.where(y == c)[0]
+        steps = torch.arange(min(most, len(of_class)), device=y.device) * len(of_class)
+        parts.append(of_class[steps // min(most, len(of_class))])
+    return torch.cat(parts).sort().values

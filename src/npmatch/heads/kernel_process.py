@@ -1,0 +1,52 @@
+"""A kernel process: the evidence for a class is the kernel mass of its labelled images around the image.
+
+    g(x) = W (f(x) − f̄) / ‖·‖,    f̄ the mean feature of the context                    the embedding
+    k(x, i) = exp((g(x) · g(xᵢ) − 1) / τ)                                               the kernel, at most 1
+    e_c(x) = Σ_{i ∈ c} wᵢ k(x, i) / n_c                                                 evidence for class c
+    p(y = c | x) = (1 + s e_c(x)) / Σ_j (1 + s e_j(x))                                  mean of a Dirichlet
+
+The kernel is not normalised: far from all labelled images every e_c is 0 and the prediction uniform. A softmax over
+distances would sum to one there too. The T samples are T resamplings of the context (Bayesian bootstrap,
+wᵢ ~ Exp(1)): where they disagree, few labels leave the class open.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from npmatch.heads.context import Context, ContextHead, embedded
+from npmatch.objectives.losses import one_hot
+
+
+class KernelProcessHead(ContextHead):
+    """p(y | feature, context) by a kernel on the unit sphere."""
+
+    def __init__(
+        self,
+        num_features: int,  # F
+        num_classes: int,  # K
+        width: int,  # M, of the embedding
+        samples: int,  # T
+        points: int,
+        scale: float,  # s: evidence of an image that is one with a labelled one, in units of the uniform prior
+        bandwidth: float,  # τ
+    ) -> None:
+        """The embedding is linear, so that distances between features are kept but for directions that do not help."""
+        super().__init__(num_features, num_classes, samples, points)
+        self.embedding = nn.Linear(num_features, width, bias=False)
+        self.scale, self.bandwidth = scale, bandwidth
+
+    def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
+        """Log-probabilities T n K of images n F."""
+        g, g_context = embedded(self.embedding, features, context)
+        kernel = ((g @ g_context.T - 1) / self.bandwidth).exp()  # n N
+        of_class = one_hot(context.y, self.num_classes).to(kernel.dtype)  # N K
+        if allowed is None:
+            count = of_class.sum(0)[None]
+        else:
+            kernel, count = kernel * allowed, allowed.to(kernel.dtype) @ of_class
+        weighted = (context.weights.T[:, :, None] * of_class[:, None]).flatten(1)  # N TK
+        mass = (kernel @ weighted).view(-1, len(context.weights), self.num_classes)  # n T K
+        evidence = mass / count.clamp(min=1)[:, None]
+        alpha = 1 + self.scale * evidence
+        return (alpha.log() - alpha.sum(-1, keepdim=True).log()).transpose(0, 1)

@@ -1,0 +1,160 @@
+"""The processes that predict from their context alone, against loops over images, points and samples."""
+
+import math
+
+import pytest
+import torch
+
+from npmatch.heads import AttentiveProcessHead, ContextHead, KernelProcessHead, other_images
+from npmatch.heads.context import Context, evenly, resample
+
+F, K, M, T, N = 6, 3, 4, 5, 7
+Y = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+
+
+def kernel() -> KernelProcessHead:
+    torch.manual_seed(0)
+    return KernelProcessHead(F, K, width=M, samples=T, points=30, scale=50.0, bandwidth=0.3).double().eval()
+
+
+def attentive() -> AttentiveProcessHead:
+    torch.manual_seed(0)
+    return AttentiveProcessHead(F, K, width=M, samples=T, points=30, bandwidth=0.3).double().eval()
+
+
+HEADS = pytest.mark.parametrize("make", [kernel, attentive])
+
+
+def points(n: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(n, F, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def context() -> Context:
+    features = points(N, seed=2)
+    torch.manual_seed(3)
+    return Context(features, Y, resample(T, N, features))
+
+
+def cosine(head, f, i, c) -> float:
+    a, b = (head.embedding.weight @ (x - sum(c.features) / N) for x in (f, c.features[i]))
+    return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
+
+
+def loops_of_kernel(head, features, c, allowed):
+    out = torch.zeros(T, len(features), K, dtype=torch.float64)
+    for t in range(T):
+        for n, f in enumerate(features):
+            alpha = []
+            for k in range(K):
+                of_class = [i for i in range(N) if c.y[i] == k and allowed[n, i]]
+                mass = sum(float(c.weights[t, i]) * math.exp((cosine(head, f, i, c) - 1) / 0.3) for i in of_class)
+                alpha.append(1 + 50 * mass / max(1, len(of_class)))
+            out[t, n] = torch.tensor([math.log(a / sum(alpha)) for a in alpha])
+    return out
+
+
+def loops_of_attention(head, features, c, allowed):
+    out = torch.zeros(T, len(features), K, dtype=torch.float64)
+    for t in range(T):
+        for n, f in enumerate(features):
+            use = [i for i in range(N) if allowed[n, i]]
+            weight = [float(c.weights[t, i]) * math.exp(cosine(head, f, i, c) / 0.3) for i in use]
+            values = [head.value(c.y[i]) for i in use]
+            r = sum(a * v for a, v in zip(weight, values, strict=True)) / sum(weight)
+            out[t, n] = head.decoder(r).log_softmax(-1)
+    return out
+
+
+@pytest.mark.parametrize(("make", "loops"), [(kernel, loops_of_kernel), (attentive, loops_of_attention)])
+@pytest.mark.parametrize("leaves_some_out", [False, True])
+@torch.no_grad()
+def test_the_equations_with_loops(make, loops, leaves_some_out):
+    head, c, features = make(), context(), points(4)
+    allowed = torch.ones(4, N, dtype=torch.bool)
+    if leaves_some_out:
+        allowed[0, 2:4], allowed[1, 0], allowed[3, 4:6] = False, False, False
+    found = head.log_probs(features, c, allowed if leaves_some_out else None)
+    torch.testing.assert_close(found, loops(head, features, c, allowed))
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(T, 4, dtype=torch.float64))
+
+
+@torch.no_grad()
+def test_far_from_all_labelled_images_the_kernels_prediction_is_uniform():
+    head = KernelProcessHead(F, K, width=F, samples=T, points=30, scale=1e4, bandwidth=0.05).double().eval()
+    head.embedding.weight.copy_(torch.eye(F))
+    near = torch.eye(F, dtype=torch.float64)[:3].repeat_interleave(2, 0)  # two points of each class
+    head.set_context(near, torch.arange(3).repeat_interleave(2))
+    at_labels, far = head.predict(near), head.predict(-5 * near.sum(0, keepdim=True))
+    assert (at_labels.label == torch.arange(3).repeat_interleave(2)).all()
+    assert at_labels.entropy.max() < 0.05
+    torch.testing.assert_close(far.probs, torch.full((1, K), 1 / K, dtype=torch.float64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(far.entropy, torch.tensor([math.log(K)], dtype=torch.float64))
+
+
+@HEADS
+@torch.no_grad()
+def test_predictions_are_of_each_image_alone_and_the_contexts_order_does_not_matter(make):
+    head, c, features = make(), context(), points(5)
+    whole = head.log_probs(features, c)
+    torch.testing.assert_close(torch.cat([head.log_probs(f[None], c) for f in features], 1), whole)
+    order = torch.tensor([6, 2, 0, 5, 1, 3, 4])
+    shuffled = Context(c.features[order], c.y[order], c.weights[:, order])
+    torch.testing.assert_close(head.log_probs(features, shuffled), whole)
+
+
+@torch.no_grad()
+def test_permuted_labels_permute_the_kernels_prediction():
+    """Nothing but the context knows a class."""
+    head, c, features = kernel(), context(), points(5)
+    moved = head.log_probs(features, c._replace(y=(c.y + 1) % K))
+    torch.testing.assert_close(moved, head.log_probs(features, c).roll(1, -1))
+
+
+@HEADS
+@torch.no_grad()
+def test_a_context_is_saved_and_loaded_with_the_weights_and_dropped_by_training(make):
+    head, features = make(), points(5)
+    uniform = head.predict(features)
+    torch.testing.assert_close(uniform.probs, torch.full((5, K), 1 / K, dtype=torch.float64))
+    head.set_context(points(N, seed=2), Y)
+    prediction = head.predict(features)
+    assert prediction.disagreement.max() > 0
+    other = make()
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(other.predict(features).probs, prediction.probs)
+    assert len(other.train().state_dict()["context_labels"]) == 0
+    assert other.context_weights.shape == (T, 0)
+
+
+@HEADS
+@torch.no_grad()
+def test_a_large_context_is_reduced_to_as_many_of_each_class(make):
+    head = make()
+    y = torch.cat([torch.zeros(100), torch.ones(4), torch.full((40,), 2)]).long()
+    head.set_context(points(len(y)), y)
+    assert torch.bincount(head.context_labels).tolist() == [10, 4, 10]
+    kept = evenly(y, 10)
+    assert kept[:10].tolist() == list(range(0, 100, 10)), "evenly spaced, so that the order of files does not matter"
+
+
+def test_a_labelled_image_is_predicted_from_others_unless_its_class_has_no_other():
+    image = torch.tensor([4, 7, 4, 9])
+    y = torch.tensor([0, 0, 0, 1])
+    expected = [[0, 1, 0, 1], [1, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
+    assert other_images(image, y).int().tolist() == expected
+
+
+@HEADS
+def test_resampling_has_mean_one(make):
+    head = make()
+    assert isinstance(head, ContextHead)
+    torch.manual_seed(0)
+    assert resample(200, 500, points(1)).mean() == pytest.approx(1, abs=0.01)
+
+
+@HEADS
+def test_gradients_are_finite_at_the_contexts_own_points(make):
+    head, c = make(), context()
+    features = c.features.clone().requires_grad_()
+    head.log_probs(features, c._replace(features=features)).sum().backward()
+    assert features.grad.isfinite().all()
