@@ -35,19 +35,29 @@ def context() -> Context:
     return Context(features, Y, resample(T, N, features))
 
 
+def about_the_mean(head, c, *features):
+    return [head.embedding.weight @ (f - sum(c.features) / N) for f in features]
+
+
 def cosine(head, f, i, c) -> float:
-    a, b = (head.embedding.weight @ (x - sum(c.features) / N) for x in (f, c.features[i]))
+    a, b = about_the_mean(head, c, f, c.features[i])
     return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
 
 
 def loops_of_kernel(head, features, c, allowed):
+    size = sum(float(g @ g) for g in about_the_mean(head, c, *c.features)) / N
+
+    def kernel_between(f, i) -> float:
+        a, b = about_the_mean(head, c, f, c.features[i])
+        return math.exp(-float((a - b) @ (a - b)) / size / (2 * 0.3))
+
     out = torch.zeros(T, len(features), K, dtype=torch.float64)
     for t in range(T):
         for n, f in enumerate(features):
             alpha = []
             for k in range(K):
                 of_class = [i for i in range(N) if c.y[i] == k and allowed[n, i]]
-                mass = sum(float(c.weights[t, i]) * math.exp((cosine(head, f, i, c) - 1) / 0.3) for i in of_class)
+                mass = sum(float(c.weights[t, i]) * kernel_between(f, i) for i in of_class)
                 alpha.append(1 + 50 * mass / max(1, len(of_class)))
             out[t, n] = torch.tensor([math.log(a / sum(alpha)) for a in alpha])
     return out
@@ -84,7 +94,7 @@ def test_far_from_all_labelled_images_the_kernels_prediction_is_uniform():
     head.embedding.weight.copy_(torch.eye(F))
     near = torch.eye(F, dtype=torch.float64)[:3].repeat_interleave(2, 0)  # two points of each class
     head.set_context(near, torch.arange(3).repeat_interleave(2))
-    at_labels, far = head.predict(near), head.predict(-5 * near.sum(0, keepdim=True))
+    at_labels, far = head.predict(near), head.predict(9 * near[:1])  # beyond a labelled image, in its own direction
     assert (at_labels.label == torch.arange(3).repeat_interleave(2)).all()
     assert at_labels.entropy.max() < 0.05
     torch.testing.assert_close(far.probs, torch.full((1, K), 1 / K, dtype=torch.float64), atol=1e-4, rtol=0)

@@ -82,8 +82,10 @@ class NPMatch(Algorithm):
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
         decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
-        scale: PositiveFloat = 1e4  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
-        bandwidth: PositiveFloat = 0.1  # τ, of kernel and attention, in units of 1 − cosine
+        scale: PositiveFloat = 1e5  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
+        bandwidth: PositiveFloat = (
+            0.1  # τ of kernel and attention, in units of the context's mean square
+        )
 
     config: Config
 

@@ -1,20 +1,23 @@
 """A kernel process: the evidence for a class is the kernel mass of its labelled images around the image.
 
-    g(x) = W (f(x) − f̄) / ‖·‖,    f̄ the mean feature of the context                    the embedding
-    k(x, i) = exp((g(x) · g(xᵢ) − 1) / τ)                                               the kernel, at most 1
+    g(x) = W (f(x) − f̄) / ρ,    f̄ the mean feature of the context                      the embedding
+    k(x, i) = exp(−‖g(x) − g(xᵢ)‖² / 2τ)                                                the kernel, at most 1
     e_c(x) = Σ_{i ∈ c} wᵢ k(x, i) / n_c                                                 evidence for class c
     p(y = c | x) = (1 + s e_c(x)) / Σ_j (1 + s e_j(x))                                  mean of a Dirichlet
 
-The kernel is not normalised: far from all labelled images every e_c is 0 and the prediction uniform. A softmax over
-distances would sum to one there too. The T samples are T resamplings of the context (Bayesian bootstrap,
-wᵢ ~ Exp(1)): where they disagree, few labels leave the class open.
+ρ is the root mean square of ‖W (f(xᵢ) − f̄)‖ over the context, so that τ has a meaning whatever the features' size. The
+embedding is not normalised to the sphere, on which an image far away would lie beside the labelled ones in the same
+direction. The kernel is not normalised either: far from all labelled images every e_c is 0 and the prediction uniform,
+while a softmax over distances would sum to one there too. The T samples are T resamplings of the context (Bayesian
+bootstrap, wᵢ ~ Exp(1)): where they disagree, few labels leave the class open.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from npmatch.heads.context import Context, ContextHead, embedded
+from npmatch.heads.context import Context, ContextHead
 from npmatch.objectives.losses import one_hot
 
 
@@ -38,8 +41,10 @@ class KernelProcessHead(ContextHead):
 
     def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities T n K of images n F."""
-        g, g_context = embedded(self.embedding, features, context)
-        kernel = ((g @ g_context.T - 1) / self.bandwidth).exp()  # n N
+        g, g_context = (self.embedding(f - context.features.mean(0)) for f in (features, context.features))
+        size = g_context.square().sum(-1).mean().clamp(min=torch.finfo(g.dtype).tiny)  # ρ²
+        distance = (g.square().sum(-1, keepdim=True) + g_context.square().sum(-1) - 2 * g @ g_context.T) / size
+        kernel = (-distance.clamp(min=0) / (2 * self.bandwidth)).exp()  # n N
         of_class = one_hot(context.y, self.num_classes).to(kernel.dtype)  # N K
         if allowed is None:
             count = of_class.sum(0)[None]
@@ -49,4 +54,5 @@ class KernelProcessHead(ContextHead):
         mass = (kernel @ weighted).view(-1, len(context.weights), self.num_classes)  # n T K
         evidence = mass / count.clamp(min=1)[:, None]
         alpha = 1 + self.scale * evidence
-        return (alpha.log() - alpha.sum(-1, keepdim=True).log()).transpose(0, 1)
+        log_probs: Tensor = (alpha.log() - alpha.sum(-1, keepdim=True).log()).transpose(0, 1)
+        return log_probs
