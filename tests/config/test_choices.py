@@ -205,7 +205,10 @@ def test_a_recipe_can_start_from_pretrained_weights():
 def test_every_recipe_knows_its_data():
     for recipe in RECIPES.values():
         facts = facts_of_recipe(recipe)
-        assert sum(facts.labels) == recipe.settings["data.labels"]
+        assert sum(facts.labels) == recipe.settings.get("data.labels", sum(facts.labels))
+        assert len(facts.labels) == recipe.classes
+        if "data.labels_head" in recipe.settings:
+            assert facts.labels[0] == recipe.settings["data.labels_head"]
 
 
 def test_explicit_settings_win_and_the_others_follow_them(photos, tmp_path):

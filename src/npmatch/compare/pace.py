@@ -10,7 +10,8 @@ import sys
 
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config
-from npmatch.data import load_configured, make_split
+from npmatch.data import load_configured
+from npmatch.data.long_tail import draw_split, thin_unlabeled
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
 from npmatch.runs.memory import build_to_fit
@@ -21,8 +22,8 @@ from npmatch.training.pace import steps_within
 def iterations_for(config: Config, minutes: float, device: str | None = None) -> int:
     """The number of training steps of `config` that take `minutes` on the device; at least one."""
     chosen = choose_device(device)
-    d, dataset = config.data, load_configured(config.data)
-    split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled)
+    dataset = load_configured(config.data)
+    split = thin_unlabeled(config.data, dataset, draw_split(config.data, dataset, config.seed))
     _, trainer, _ = build_to_fit(config, dataset, split, chosen, Display("", 0, quiet=True))
     return steps_within(minutes, trainer, chosen)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,7 +19,9 @@ from npmatch.algorithms import VAT, NPMatch, find_algorithm
 from npmatch.backbones.weights import PACKAGES, fixed_side, local_weights
 from npmatch.config.recipes import OWN_IMAGES, Recipe
 from npmatch.data.check.inspection import open_regular
+from npmatch.data.config import DataConfig
 from npmatch.data.images import FORMATS
+from npmatch.data.long_tail import is_balanced, labels_per_class
 from npmatch.data.sources.listing import Listing
 from npmatch.training import limit_ema_decay
 
@@ -48,7 +50,6 @@ MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps
 # Entropy in nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
-BALANCED = 2.0  # largest ratio between the numbers of labels of two classes
 
 # Every key the policy may choose, now or in version 0.1.0: a resumed run keeps what was chosen when it started.
 CHOSEN_KEYS = frozenset(
@@ -108,8 +109,9 @@ def facts_of_listing(listing: Listing) -> DataFacts:
 def facts_of_recipe(recipe: Recipe) -> DataFacts:
     """The facts about a recipe's data set, which are known without reading it."""
     names = [f"class {number}" for number in range(recipe.classes)]
-    labels = int(recipe.settings["data.labels"]) // recipe.classes
-    return DataFacts(names, [labels] * recipe.classes, recipe.images, recipe.side, from_files=False)
+    config = DataConfig(**{key.removeprefix("data."): v for key, v in recipe.settings.items() if key.startswith("data.")})
+    labels = labels_per_class(config, recipe.classes) or [(config.labels or 0) // recipe.classes] * recipe.classes
+    return DataFacts(names, labels, recipe.images, recipe.side, from_files=False)
 
 
 def _headers(listing: Listing) -> tuple[list[int], set[str]]:
@@ -348,11 +350,6 @@ def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
         fewest, most = min(facts.labels), max(facts.labels)
         reason = f"{fewest} to {most} labels per class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
-
-
-def is_balanced(labels: Collection[int]) -> bool:
-    """Whether the classes have similar numbers of labels, which distribution alignment assumes."""
-    return max(labels) <= BALANCED * min(labels)
 
 
 def _clipping(algorithm: str, start: Start | None) -> Iterator[Choice]:

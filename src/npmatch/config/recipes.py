@@ -1,5 +1,7 @@
-"""Every cell of the paper's tables as a named recipe, `<data set>-<labels>`, small recipes that run on a laptop, and
-an open set, whose unlabelled images are of unknown classes too.
+"""Every cell of the paper's tables as a named recipe, `<data set>-<labels>`, and small recipes that run on a laptop.
+
+`cifar10-open` is an open set, whose unlabelled images are of unknown classes too. `<data set>-lt-<γ>` are long-tailed:
+the first class has γ times as many images as the last one.
 
 A recipe is a layer of configuration, with the error rates that the paper reports for it. To run one:
 `npmatch train cifar10-40 --data DIR`.
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npmatch.algorithms import find_algorithm
+from npmatch.data.long_tail import long_tailed
 from npmatch.errors import NoSuchChoiceError
 
 
@@ -173,6 +176,16 @@ def _paper_errors(name: str) -> dict[str, tuple[float, float | None]]:
     return {algorithm: (row[column], row[column + 1]) for algorithm, row in cells.items()}
 
 
+def _long_tailed(
+    name: str, about: str, settings: dict[str, Any], imbalance: int, heads: tuple[int, int], side: int
+) -> Recipe:
+    """A recipe of ten classes with `heads` labelled and unlabelled images of the first one."""
+    labels, unlabeled = (long_tailed(head, imbalance, classes=10) for head in heads)
+    tail = {"data.labels_head": heads[0], "data.unlabeled_head": heads[1], "data.imbalance": imbalance}
+    about = f"{about}, long-tailed 1:{imbalance}, {labels[0]} to {labels[-1]} labels per class"
+    return Recipe(name, about, {**settings, **tail}, 10, sum(labels) + sum(unlabeled), side)
+
+
 def _all_recipes() -> dict[str, Recipe]:
     sets: list[tuple[str, str, dict[str, Any], list[int], tuple[int, int, int]]] = [
         ("digits", "8×8 handwritten digits, embedded; minutes on a CPU", DIGITS, [40], (10, 1437, 8)),
@@ -190,6 +203,12 @@ def _all_recipes() -> dict[str, Recipe]:
     imagenet = {**IMAGENET, "data.labels": 100_000}
     about = "ImageNet with 100 labels per class, ResNet-50"
     recipes.append(Recipe("imagenet-100k", about, imagenet, 1000, 1_281_167, 224, _paper_errors("imagenet-100k")))
+    recipes.append(_long_tailed("digits-lt-20", "8×8 handwritten digits", DIGITS, 20, (40, 100), 8))
+    recipes.append(_long_tailed("fashion-mnist-lt-20", "28×28 clothes", FASHION_MNIST, 20, (40, 4000), 28))
+    for heads in ((500, 4000), (1500, 3000)):
+        for imbalance in (50, 100, 150):
+            name = f"cifar10-lt-{imbalance}-{heads[0]}"
+            recipes.append(_long_tailed(name, "CIFAR-10, WRN-28-2", CIFAR10, imbalance, heads, 32))
     return {recipe.name: recipe for recipe in recipes}
 
 
@@ -205,5 +224,6 @@ def find_recipe(name: str) -> Recipe:
 
 def recipe_layer(name: str, algorithm: str) -> dict[str, Any]:
     """A recipe's settings for an algorithm, as a layer of configuration."""
-    for_data_set = ALGORITHM_SETTINGS.get((name.rpartition("-")[0], algorithm), {})
-    return {"recipe": name, **find_recipe(name).settings, **find_algorithm(algorithm).settings, **for_data_set}
+    settings = find_recipe(name).settings
+    for_data_set = ALGORITHM_SETTINGS.get((settings["data.source"], algorithm), {})
+    return {"recipe": name, **settings, **find_algorithm(algorithm).settings, **for_data_set}

@@ -17,6 +17,10 @@ class DataConfig:
     source: str = "digits"  # digits, cifar10, folder, … (configuration.md lists them), or package.module:function
     root: str | None = None  # folder or file of the source; None: $NPMATCH_DATA
     labels: PositiveInt | None = None  # number of labelled images, class-balanced; None: all labels are used
+    labels_head: PositiveInt | None = None  # long tail: labelled images of the first class, in place of data.labels
+    unlabeled_head: PositiveInt | None = None  # long tail: unlabelled images of the largest class; None: all others
+    imbalance: Annotated[float, Field(ge=1, le=10**6)] = 1.0  # γ: how many times as many images the largest class has
+    unlabeled_distribution: Literal["same", "reversed", "uniform"] = "same"  # of classes, relative to the labels'
     foreign: str | None = None  # a source whose training images are mixed into the unlabelled ones
     foreign_root: str | None = None  # folder or file of the foreign source; None: $NPMATCH_DATA
     foreign_share: ShareBelowOne = 0.0  # share of foreign images among all training images

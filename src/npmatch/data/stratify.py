@@ -1,7 +1,8 @@
-"""Drawing a split: labelled images, equally many of each class, and validation images that are held out."""
+"""Drawing a split: labelled images, so many of each class, and validation images that are held out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ from npmatch.types import Dataset
 
 def make_split(
     dataset: Dataset,
-    labels: int | None,
+    labels: int | Sequence[int] | None,
     seed: int,
     validation: float = 0.0,
     include_labeled: bool = True,
@@ -27,7 +28,7 @@ def make_split(
 ) -> Split:
     """Draws a split with `labels` labelled images, equally many of each class; None takes all images with a label.
 
-    `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
+    A list gives the number of each class. `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
     were not drawn or, if `labels` is None, of all its images with a label. From 2 on it is a number of images, spread
     over the classes in proportion. The unlabelled set has all other images, and the labelled ones if `include_labeled`.
     Images at `left_out` are in no part. Of images that are `copies` of one another, at most one is held out, and the
@@ -108,10 +109,12 @@ def _members_by_class(dataset: Dataset, left_out: Tensor) -> list[npt.NDArray[np
     return [order[first:last] for first, last in pairwise(bounds)]
 
 
-def _labels_per_class(labels: int | None, classes: int, rng: np.random.Generator) -> list[int]:
+def _labels_per_class(labels: int | Sequence[int] | None, classes: int, rng: np.random.Generator) -> list[int]:
     """Number of labelled images of each class: equal, the remainder to random classes; with None, one (the minimum)."""
     if labels is None:
         return [1] * classes
+    if not isinstance(labels, int):
+        return list(labels)
     if labels < classes:
         raise NPMatchError(f"labels={labels}: there are {classes} classes, and each needs at least one")
     with_one_more = set(rng.permutation(classes)[: labels % classes].tolist())

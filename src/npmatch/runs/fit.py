@@ -18,9 +18,10 @@ import torch
 from npmatch.augment.policies import check_size
 from npmatch.config.resolve import Overrides
 from npmatch.config.tree import Config
-from npmatch.data import Dataset, Split, load_configured, make_split
+from npmatch.data import Dataset, Split, load_configured
 from npmatch.data.check.findings import Quarantined
 from npmatch.data.fingerprint import check_same_on_all_ranks, describe_data
+from npmatch.data.long_tail import draw_split, largest_class_ratio, thin_unlabeled
 from npmatch.data.split import OtherDataError, leave_out, test_set
 from npmatch.data.stratify import keep_split
 from npmatch.distributed.collective import broadcast_
@@ -217,12 +218,12 @@ def check_and_split(
         return leave_out(split, dataset, train, test), quarantine
     copies = find_copies(dataset, d, report)
     if earlier is not None:
-        split = keep_split(earlier, dataset, d.labels is None, train, copies)
+        split = keep_split(earlier, dataset, d.labels is None and d.labels_head is None, train, copies)
     else:
-        split = make_split(dataset, d.labels, config.seed, d.validation, d.include_labeled, train, copies)
+        split = draw_split(d, dataset, config.seed, train, copies)
     held_copies = split.left_out[~torch.isin(split.left_out, train)]
     quarantine = quarantine + copies_of_held_out(dataset, held_copies, display)
-    return leave_out(split, dataset, train, test), quarantine
+    return thin_unlabeled(d, dataset, leave_out(split, dataset, train, test)), quarantine
 
 
 def _load_start(trainer: Trainer, run: RunFolder, config: Config, split: Split) -> tuple[int, Parts] | None:
@@ -255,6 +256,8 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
     clock.enter("last evaluation")
     prediction = evaluator.predict()
     final = {**evaluator.scores(prediction), **evaluator.outlier_scores(prediction)}
+    if held_out is not None:
+        final["class_ratio"] = largest_class_ratio(evaluator.dataset, evaluator.split, held_out)
     final["seconds"] = trainer.recorder.seconds_before + time.monotonic() - started
     clock.enter("linear probe")
     final |= on_rank_zero(

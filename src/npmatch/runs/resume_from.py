@@ -25,7 +25,10 @@ from npmatch.training import Checkpoints, Display, Trainer, load_tensors
 
 SHORTER = 3  # a run from one that was trained from scratch takes 1/SHORTER of its iterations
 # Keys that the new run must share with the one it starts from.
-KEPT_KEYS = ("data.labels", "data.validation", "data.split", "data.include_labeled", "algorithm.name", "recipe")
+KEPT_KEYS = (
+    *("data.labels", "data.labels_head", "data.unlabeled_head", "data.imbalance", "data.unlabeled_distribution"),
+    *("data.validation", "data.split", "data.include_labeled", "algorithm.name", "recipe"),
+)
 
 
 def config_from_run(source: RunFolder, run: RunFolder, given: Mapping[str, Any]) -> Config:
