@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from sklearn.metrics import confusion_matrix, recall_score
+from scipy.stats import gmean
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, recall_score
 
 from npmatch.errors import NPMatchError
-from npmatch.metrics import classwise, confusion
+from npmatch.metrics import balanced_accuracy, classwise, confusion, geometric_accuracy
 from npmatch.types import Prediction
 
 
@@ -41,3 +42,20 @@ def test_classwise_accuracy_is_recall_and_uncertainty_the_mean_entropy(case):
     assert rows[5].asdict() == {"name": "f", "n": 0, "error": None, "uncertainty": None}  # JSON has no NaN
     with pytest.raises(NPMatchError, match="6 names"):
         classwise(prediction, y, ["a", "b"])
+
+
+def test_means_over_classes_agree_with_scikit_learn_and_scipy(case):
+    prediction, y = case
+    recall = recall_score(y, prediction.label, labels=list(range(5)), average=None)
+    assert balanced_accuracy(prediction, y) == pytest.approx(recall.mean())
+    assert geometric_accuracy(prediction, y) == pytest.approx(gmean(recall))
+    seen = Prediction(prediction.probs[:, :5], prediction.entropy)  # scikit-learn refuses predictions of unseen classes
+    assert balanced_accuracy(seen, y) == pytest.approx(balanced_accuracy_score(y, seen.label))
+
+
+def test_a_class_that_is_never_found_makes_the_geometric_mean_zero():
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    prediction = Prediction(probs, torch.special.entr(probs).sum(-1))
+    assert geometric_accuracy(prediction, torch.tensor([0, 0, 1])) == 0
+    assert balanced_accuracy(prediction, torch.tensor([0, 0, 1])) == 0.5
+    assert balanced_accuracy(prediction, torch.tensor([0, 0, 0])) == 1, "classes without an image do not count"

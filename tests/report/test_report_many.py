@@ -227,3 +227,12 @@ def bare_row(**changes):
 
 def test_equal_runs_give_equal_pages(comparison, html, tmp_path):
     assert written(comparison, tmp_path) == html
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(20.0, True), (2.0, False), (None, False)])
+def test_means_over_classes_are_columns_only_where_classes_are_uneven(ratio, shown):
+    numbers = {"error": 9.0, "balanced_error": 12.5, "geometric_accuracy": 86.25}
+    outcomes = [Outcome(seed, numbers | ({} if ratio is None else {"class_ratio": ratio})) for seed in (0, 1)]
+    text = table_text(Comparison("tail", [Method("npmatch", outcomes)]).rows())
+    assert ("Balanced, %" in text and "12.50 ± 0.00" in text and "86.25 ± 0.00" in text) is shown
+    assert ("G-mean" in text) is shown

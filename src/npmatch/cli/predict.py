@@ -54,6 +54,7 @@ def evaluate(
     from npmatch.metrics import classwise, scores
     from npmatch.report.formatting import MISSING
     from npmatch.runs.evaluate import evaluate_run
+    from npmatch.runs.folder import RunFolder
 
     found = evaluate_run(run, data, check_device(device))
     if not is_rank_zero():
@@ -70,10 +71,11 @@ def evaluate(
         figures = (f"{row.accuracy:.1%}", f"{row.uncertainty:.3f}") if row.n else (MISSING, MISSING)
         table.add_row(Text(escaped(row.name)), f"{row.n}", *figures)
     console = Console()
-    console.print(score_table(result))
+    ratio = {"class_ratio": RunFolder(run).final_scores().get("class_ratio")}
+    console.print(score_table({**result, **ratio}))
     if calibrated:
         console.print(Text(f"calibrated on {found.num_held_out} held-out labels, temperature {found.temperature:.2f}:"))
-        console.print(score_table(calibrated))
+        console.print(score_table({**calibrated, **ratio}))
     console.print(table)
 
 

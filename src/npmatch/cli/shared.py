@@ -79,9 +79,13 @@ def print_warning(line: str) -> None:
 
 
 def score_table(scores: dict[str, Any]) -> Table:
-    """Error, calibration error and proper scores as a table of one row."""
+    """Error, calibration error and proper scores as a table of one row; means over classes where these are uneven."""
+    from npmatch.report.tables import PER_CLASS, is_uneven
+
     columns = {
         "error": ("error", "{:.2f} %"),
+        "balanced_error": ("balanced error", "{:.2f} %"),
+        "geometric_accuracy": ("G-mean", "{:.2f} %"),
         "probe_error": ("linear probe", "{:.2f} %"),
         "top5_error": ("top-5 error", "{:.2f} %"),
         "ece": ("ECE", "{:.2f} %"),
@@ -92,7 +96,8 @@ def score_table(scores: dict[str, Any]) -> Table:
         "n": ("images", "{}"),
         "seconds": ("seconds", "{:.0f}"),
     }
-    shown = [(name, form.format(scores[key])) for key, (name, form) in columns.items() if key in scores]
+    hidden = () if is_uneven(scores) else PER_CLASS
+    shown = [(name, form.format(scores[key])) for key, (name, form) in columns.items() if key in {*scores} - {*hidden}]
     table = Table(*(name for name, _ in shown))
     table.add_row(*(text for _, text in shown))
     return table

@@ -15,6 +15,7 @@ from npmatch.baselines import BASELINES
 from npmatch.config.resolve import resolve_config
 from npmatch.config.tree import Config
 from npmatch.data import load_configured
+from npmatch.data.long_tail import largest_class_ratio
 from npmatch.data.split import evaluation_set
 from npmatch.distributed.devices import choose_device
 from npmatch.errors import NPMatchError
@@ -35,6 +36,7 @@ def run_baseline(name: str, config: Config, run: RunFolder, device: str | None) 
     if held_out is not None:
         prediction = predict_baseline(BASELINES[name], config, dataset, split, held_out, choose_device(device))
         final = {**scores(prediction, held_out.labels).asdict()}
+        final["class_ratio"] = largest_class_ratio(dataset, split, held_out)
     final["seconds"] = time.monotonic() - started
     spec = make_spec(config, normalised_for(config, dataset), split)
     run.write_results(split, replace(spec, algorithm=name, algorithm_config={}), prediction, held_out, final)

@@ -7,7 +7,7 @@ from npmatch.metrics.calibration_error import (
     uncertainty_bins,
     uncertainty_calibration_error,
 )
-from npmatch.metrics.classwise import ClassRow, classwise, confusion
+from npmatch.metrics.classwise import ClassRow, balanced_accuracy, classwise, confusion, geometric_accuracy
 from npmatch.metrics.outliers import outlier_auroc
 from npmatch.metrics.scores import Scores, scores
 from npmatch.metrics.selective import RiskCoverage, aurc, risk_coverage
@@ -18,9 +18,11 @@ __all__ = [
     "RiskCoverage",
     "Scores",
     "aurc",
+    "balanced_accuracy",
     "classwise",
     "confusion",
     "expected_calibration_error",
+    "geometric_accuracy",
     "outlier_auroc",
     "reliability_bins",
     "risk_coverage",

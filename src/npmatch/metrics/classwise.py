@@ -1,4 +1,4 @@
-"""Class by class: accuracy and uncertainty of each class, and the confusion matrix."""
+"""Class by class: accuracy and uncertainty of each class, means over classes, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def classwise(prediction: Prediction, y: Tensor, class_names: Sequence[str]) -> 
     entropy = torch.bincount(y, weights=prediction.entropy.double(), minlength=num_classes)
     columns = zip(class_names, count.tolist(), (right / count).tolist(), (entropy / count).tolist(), strict=True)
     return [ClassRow(name, n, accuracy, uncertainty) for name, n, accuracy, uncertainty in columns]
+
+
+def balanced_accuracy(prediction: Prediction, y: Tensor) -> float:
+    """Mean of the accuracies of the classes that occur in y, a fraction: every class counts the same."""
+    return float(_accuracies(prediction, y).mean())
+
+
+def geometric_accuracy(prediction: Prediction, y: Tensor) -> float:
+    """Geometric mean of the accuracies of the classes that occur in y, a fraction; 0 if a class is never found."""
+    return float(_accuracies(prediction, y).log().mean().exp())
+
+
+def _accuracies(prediction: Prediction, y: Tensor) -> Tensor:
+    """The accuracy of each class that occurs in y, float64."""
+    table = confusion(prediction, y).double()
+    count = table.sum(1)
+    return table.diagonal()[count > 0] / count[count > 0]
 
 
 def confusion(prediction: Prediction, y: Tensor) -> Tensor:

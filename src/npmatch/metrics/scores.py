@@ -9,15 +9,18 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from npmatch.metrics.calibration_error import expected_calibration_error, uncertainty_calibration_error
+from npmatch.metrics.classwise import balanced_accuracy, geometric_accuracy
 from npmatch.metrics.matching import matched
 from npmatch.types import Prediction
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Six numbers, of which smaller is better, and the number of images."""
+    """Numbers of which smaller is better, the geometric mean of which larger is better, and the number of images."""
 
     error: float  # %
+    balanced_error: float  # %, mean of the errors of the classes
+    geometric_accuracy: float  # %, geometric mean of the accuracies of the classes; 0 if a class is never found
     top5_error: float  # %; 0 where K ≤ 5
     ece: float  # %
     uce: float  # %
@@ -43,6 +46,8 @@ def scores(prediction: Prediction, y: Tensor) -> Scores:
     squares = (probs.double() - one_hot(y, num_classes)).square()
     return Scores(
         error=100 * float(wrong.double().mean()),
+        balanced_error=100 * (1 - balanced_accuracy(prediction, y)),
+        geometric_accuracy=100 * geometric_accuracy(prediction, y),
         top5_error=100 * float((~in_top5).double().mean()),
         ece=100 * expected_calibration_error(probs, y),
         uce=100 * uncertainty_calibration_error(prediction.entropy, wrong, num_classes),

@@ -26,8 +26,8 @@ from npmatch.types import Prediction
 Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, values: of one length
 
 BASELINE, OURS = "supervised", "npmatch"  # the methods that every figure highlights
-NUMBERS = ("error", "top5_error", "nll", "ece", "uce", "brier", "trusted", "pseudo_accuracy", "seconds")
-WITH_SPREAD = ("error", "top5_error", "nll", "ece", "uce", "brier")
+WITH_SPREAD = ("error", "balanced_error", "geometric_accuracy", "top5_error", "nll", "ece", "uce", "brier")
+NUMBERS = (*WITH_SPREAD, "class_ratio", "trusted", "pseudo_accuracy", "seconds")
 DECIDED = ("temperature", "ece", "calibrated_ece", "uce", "calibrated_uce", "kept", "kept_error")
 TARGET = 0.05  # target error rate of the abstention that `kept` and `kept_error` describe
 

@@ -15,7 +15,7 @@ from npmatch.report import charts, curves
 from npmatch.report.formatting import MISSING, count, decimal, duration, percent
 from npmatch.report.gallery import is_crisp, png_data_uri
 from npmatch.report.record import RunRecord
-from npmatch.report.tables import Line
+from npmatch.report.tables import Line, is_uneven
 from npmatch.training.log import number
 
 LARGEST_CONFUSION = 30  # classes
@@ -55,6 +55,9 @@ def headline(run: RunRecord) -> Iterator[Tile]:
     wrong = round(found.error * found.n / 100)
     top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
     yield Tile(percent(found.error), "Error", f"{count(wrong)} of {count(found.n)} test images{top5}")
+    if is_uneven({**found.asdict(), "class_ratio": run.last("final", "class_ratio")}):
+        words = f"mean over classes; geometric mean of their accuracies {percent(found.geometric_accuracy)}"
+        yield Tile(percent(found.balanced_error), "Balanced error", words)
     if (probe := run.probe()) is not None:
         how = ", estimated out of fold from the labels" if probe.is_estimated else ""
         yield Tile(probe.words, "Linear probe", f"error of logistic regression on the pretrained features{how}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npmatch.data.long_tail import BALANCED
 from npmatch.report.formatting import MISSING, count, decimal, duration, printable
 from npmatch.training.log import number
 
@@ -44,6 +45,8 @@ def share(key: str) -> Callable[[Row], str]:
 
 COLUMNS = (
     Column("error", "Error, %", with_spread("error", 2)),
+    Column("balanced_error", "Balanced, %", with_spread("balanced_error", 2)),
+    Column("geometric_accuracy", "G-mean, %", with_spread("geometric_accuracy", 2), ranked=False),
     Column("paper_error", "Paper, %", with_spread("paper_error", 2), ranked=False),
     Column("nll", "NLL", with_spread("nll", 3)),
     Column("ece", "ECE, %", with_spread("ece", 1)),
@@ -56,9 +59,19 @@ COLUMNS = (
 WHERE_KNOWN = ("paper_error", "trusted", "pseudo_accuracy")
 
 
+PER_CLASS = ("balanced_error", "geometric_accuracy")  # means over classes, which tell little about balanced data
+
+
+def is_uneven(scores: Row) -> bool:
+    """Whether classes differ so much in labels or test images that means over classes belong beside the error."""
+    return (number(scores.get("class_ratio")) or 1) > BALANCED
+
+
 def columns(rows: Sequence[Row]) -> list[Column]:
     """The columns worth showing: those with a value in some row, and the steps where trained methods differ in them."""
     silent = {key for key in WHERE_KNOWN if all(row.get(key) is None for row in rows)}
+    if not any(is_uneven(row) for row in rows):
+        silent |= {*PER_CLASS}
     if len({row.get("iterations") for row in rows} - {None}) < 2:
         silent.add("iterations")
     return [column for column in COLUMNS if column.key not in silent]
