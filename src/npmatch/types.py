@@ -23,6 +23,7 @@ Samples = Annotated[int, Field(gt=0, le=10**4)]  # a number of passes or latent 
 PositiveFloat = Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Adjustment = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]  # a strength of logit adjustment
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
@@ -48,6 +49,7 @@ class Task:
     class_names: tuple[str, ...]
     num_labeled: int
     num_unlabeled: int
+    labels_per_class: tuple[int, ...] = ()  # K; empty where it is not known, as in a saved model
 
     @property
     def num_classes(self) -> int:

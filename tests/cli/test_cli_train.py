@@ -30,7 +30,18 @@ def test_train_evaluate_and_resume(tmp_path, capsys):
     trained = json.loads(capsys.readouterr().out)
     assert main(["evaluate", str(run), "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
-    assert set(evaluated) == {"error", "balanced_error", "geometric_accuracy", "top5_error", "ece", "uce", "nll", "brier", "n", "classes"}
+    assert set(evaluated) == {
+        "error",
+        "balanced_error",
+        "geometric_accuracy",
+        "top5_error",
+        "ece",
+        "uce",
+        "nll",
+        "brier",
+        "n",
+        "classes",
+    }
     table = pq.read_table(run / "predictions" / "test.parquet").to_pylist()
     for row in evaluated["classes"]:
         images = [image for image in table if image["true_label"] == row["name"]]

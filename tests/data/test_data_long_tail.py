@@ -47,7 +47,9 @@ def test_unlabeled_images_follow_the_distribution(distribution):
     assert torch.equal(parts.sort().values, torch.arange(1437)), "every image is unlabelled or left out, never both"
     again = split_digits(replace(TAIL, unlabeled_distribution=distribution))[0]
     assert torch.equal(again.unlabeled, split.unlabeled)
-    assert not torch.equal(split_digits(replace(TAIL, unlabeled_distribution=distribution), 1)[0].labeled, split.labeled)
+    assert not torch.equal(
+        split_digits(replace(TAIL, unlabeled_distribution=distribution), 1)[0].labeled, split.labeled
+    )
 
 
 def test_all_other_images_are_unlabeled_without_a_number_of_them():
@@ -97,6 +99,12 @@ def test_every_long_tailed_recipe_names_its_numbers():
     assert found == cifar | {"digits-lt-20", "fashion-mnist-lt-20"}
     data = resolve_config("cifar10-lt-100-1500").data
     assert (data.labels, data.labels_head, data.unlabeled_head, data.imbalance) == (None, 1500, 3000, 100)
+
+
+def test_long_tailed_recipes_do_not_align_to_equal_shares():
+    for recipe, aligned in (("digits-40", True), ("digits-lt-20", False)):
+        assert resolve_config(recipe, algorithm="npmatch").algorithm.alignment is aligned
+        assert resolve_config(recipe, algorithm="softmatch").algorithm.alignment is aligned
 
 
 def test_balanced_means_at_most_twice_as_many():

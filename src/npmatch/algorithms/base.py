@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from npmatch.heads import LinearHead, Model
+from npmatch.objectives.adjustment import LogitAdjustment
 from npmatch.types import Batch, Prediction, Step, Task, Views
 
 Update = Callable[[Tensor], None]  # backward, clipping, optimiser: one step down a loss
@@ -35,6 +36,8 @@ class Algorithm(nn.Module):
         self.task = task
         self.config = config if config is not None else self.Config()
         self.model = self.make_model(backbone, task, self.config)
+        counts = task.labels_per_class or (1,) * task.num_classes
+        self.adjust = LogitAdjustment(counts, getattr(self.config, "adjustment", 0.0))  # not all methods have it
 
     @classmethod
     def make_model(cls, backbone: nn.Module, task: Task, config: Any) -> Model:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.types import Batch, NonNegativeFloat, Share, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, Share, Step, Task
 
 
 class CRMatch(Algorithm):
@@ -36,6 +36,7 @@ class CRMatch(Algorithm):
         distance_weight: NonNegativeFloat = 1.0  # λ_d, weight of the loss that pushes features apart
         rotation_weight: NonNegativeFloat = 1.0  # λ_r, weight of the rotation loss
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -58,12 +59,13 @@ class CRMatch(Algorithm):
         turned = [torch.rot90(upright, k, (2, 3)) for k in range(4)]
         f_x, f_weak, f_strong, *f_turned = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm, *turned)
 
-        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
 
         with torch.no_grad():
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
             keep = confidence >= c.confidence
-        loss_u = (keep * F.cross_entropy(head(f_strong), pseudo, reduction="none")).mean()
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()
 
         # With joint statistics the gradient goes through both views; otherwise weak views have none.
         cosine = F.cosine_similarity(self.distance_map(f_weak), self.distance_map(f_strong), dim=-1)

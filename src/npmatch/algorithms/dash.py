@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.losses import masked_mean, one_hot
-from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, PositiveFloat, Share, Step, Task
 
 Interval = Annotated[float, Field(ge=1e-6, le=1, allow_inf_nan=False)]  # a share of training that is not empty
 Factor = Annotated[float, Field(ge=1, le=10**9, allow_inf_nan=False)]
@@ -45,6 +45,7 @@ class Dash(Algorithm):
         min_threshold: NonNegativeFloat = 0.05  # ρ_min, nats: 0.05 is a confidence of 0.951
         unlabeled_weight: NonNegativeFloat = 0.9  # λ, weight of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
     initial_loss: Tensor  # 0-d: ρ̂
@@ -62,7 +63,7 @@ class Dash(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
 
-        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
 
         with torch.no_grad():
             logits_weak = head(f_weak)
@@ -74,7 +75,8 @@ class Dash(Algorithm):
             is_hard = ~is_warming_up & (falling <= c.min_threshold)
             soft = (logits_weak / c.temperature).softmax(-1)
             target = torch.where(is_hard, one_hot(pseudo, self.task.num_classes), soft)  # t
-        each_u = F.cross_entropy(head(f_strong), target, reduction="none")
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        each_u = F.cross_entropy(logits_u, target, reduction="none")
         loss_u = masked_mean(each_u, keep)  # over the kept images
         self.measure(each_u.detach(), is_warming_up)
 

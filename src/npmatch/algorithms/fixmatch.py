@@ -17,7 +17,7 @@ from torch import Tensor
 
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
-from npmatch.types import Batch, NonNegativeFloat, Share, Step
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, Share, Step
 
 
 class FixMatch(Algorithm):
@@ -30,6 +30,7 @@ class FixMatch(Algorithm):
         confidence: Share = 0.95  # τ: least confidence of a trusted pseudo-label
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -39,12 +40,13 @@ class FixMatch(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
 
-        loss_x = F.cross_entropy(head(f_x), batch.y)  # Eq. 3
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)  # Eq. 3
 
         with torch.no_grad():
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
             keep = confidence >= c.confidence
-        loss_u = (keep * F.cross_entropy(head(f_strong), pseudo, reduction="none")).mean()  # Eq. 4: over all μB
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # Eq. 4: over all μB
 
         loss = loss_x + c.unlabeled_weight * loss_u
         logs = {"loss_labeled": loss_x.detach(), "loss_unlabeled": loss_u.detach()}

@@ -26,7 +26,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.losses import fairness_loss, one_hot, per_prediction
 from npmatch.objectives.selection import MovingAverage, SelfAdaptiveThresholds
-from npmatch.types import Batch, NonNegativeFloat, Share, ShareBelowOne, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, Share, ShareBelowOne, Step, Task
 
 
 class FreeMatch(Algorithm):
@@ -42,6 +42,7 @@ class FreeMatch(Algorithm):
         unlabeled_weight: NonNegativeFloat = 1.0  # w_u, weight of the unlabelled loss
         fairness_weight: NonNegativeFloat = 0.01  # w_f, weight of the fairness loss
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -58,7 +59,7 @@ class FreeMatch(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
 
-        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
 
         with torch.no_grad():
             q = head(f_weak).softmax(-1)
@@ -69,7 +70,8 @@ class FreeMatch(Algorithm):
             keep = confidence >= thresholds[pseudo]
             target = per_prediction(self.adaptive.class_probs.value, self.histogram.value)  # N(p̃ / h̃)
         logits_strong = head(f_strong)
-        loss_u = (keep * F.cross_entropy(logits_strong, pseudo, reduction="none")).mean()  # over all μB
+        logits_u = self.adjust.unlabeled(logits_strong, pseudo, keep)
+        loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # over all μB
         loss_f = fairness_loss(logits_strong, keep, target)
 
         loss = loss_x + c.unlabeled_weight * loss_u + c.fairness_weight * loss_f

@@ -33,7 +33,7 @@ from npmatch.heads import (
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.objectives.selection import Curriculum, align_to_uniform
-from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Samples, Share, Size, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, PositiveFloat, Samples, Share, Size, Step, Task
 
 
 class NPMatch(Algorithm):
@@ -86,6 +86,9 @@ class NPMatch(Algorithm):
         bandwidth: PositiveFloat = (
             0.1  # τ of kernel and attention, in units of the context's mean square
         )
+        scale: PositiveFloat = 1e4  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
+        bandwidth: PositiveFloat = 0.1  # τ, of kernel and attention, in units of 1 − cosine
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -151,8 +154,9 @@ class NPMatch(Algorithm):
         r = d_x.mean(0)
         logits_x, logits_u = head.decode(f_x, z_x, r), head.decode(f_strong, z_u, r)
 
-        loss_x = cross_entropy_samples(logits_x, batch.y).mean()  # Eq. 8
-        loss_u = masked_mean(cross_entropy_samples(logits_u, pseudo), keep)  # Eq. 8
+        loss_x = cross_entropy_samples(self.adjust.labeled(logits_x), batch.y).mean()  # Eq. 8
+        adjusted_u = self.adjust.unlabeled(logits_u, pseudo, keep)
+        loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)  # Eq. 8
         if c.unlabeled_mean == "all":
             loss_u = loss_u * keep.float().mean()
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import frozen_statistics
 from npmatch.objectives.losses import ramp_up
-from npmatch.types import Batch, NonNegativeFloat, Share, Step, Views
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, Share, Step, Views
 
 
 class PseudoLabel(Algorithm):
@@ -39,6 +39,7 @@ class PseudoLabel(Algorithm):
         confidence: Share = 0.95  # τ: least confidence of a trusted pseudo-label
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         ramp: Share = 0.4  # share of training over which λ_u grows from 0
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -46,13 +47,14 @@ class PseudoLabel(Algorithm):
         """One pass for the labelled images, one for the unlabelled."""
         c, head = self.config, self.model.head
         (u_weak,) = batch.weak
-        loss_x = F.cross_entropy(head(self.model.features(batch.x)), batch.y)  # L_s
+        loss_x = F.cross_entropy(self.adjust.labeled(head(self.model.features(batch.x))), batch.y)  # L_s
 
         with frozen_statistics(self.model):  # only labelled images update the running statistics
             logits_u = head(self.model.features(u_weak))
         with torch.no_grad():
             confidence, pseudo = logits_u.softmax(-1).max(-1)
             keep = confidence >= c.confidence
+        logits_u = self.adjust.unlabeled(logits_u, pseudo, keep)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # L_u: over all U
 
         weight = c.unlabeled_weight * ramp_up(progress, c.ramp)  # λ(t)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.selection import MovingAverage, TruncatedGaussian, align
-from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, ShareBelowOne, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, PositiveFloat, ShareBelowOne, Step, Task
 
 
 class SoftMatch(Algorithm):
@@ -37,6 +37,7 @@ class SoftMatch(Algorithm):
         alignment: bool = True  # a = N(q / E[q]), for balanced classes; false: a = q
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -53,7 +54,7 @@ class SoftMatch(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
 
-        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
 
         with torch.no_grad():
             q = head(f_weak).softmax(-1)
@@ -63,7 +64,8 @@ class SoftMatch(Algorithm):
             # The target is uniform in the paper (from memory) and in USB, the labelled images' mean in TorchSSL.
             aligned = align(q, mean_prediction) if c.alignment else q
             weight = self.gaussian.weights(aligned.amax(-1))
-        loss_u = (weight * F.cross_entropy(head(f_strong), pseudo, reduction="none")).mean()  # over all μB
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, weight)
+        loss_u = (weight * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # over all μB
 
         loss = loss_x + c.unlabeled_weight * loss_u
         logs = {

@@ -21,7 +21,7 @@ from torch import Tensor
 from npmatch.algorithms.base import Algorithm
 from npmatch.heads import WeakNorm
 from npmatch.objectives.losses import masked_mean
-from npmatch.types import Batch, NonNegativeFloat, PositiveFloat, Share, Step
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, PositiveFloat, Share, Step
 
 Annealing = Literal["off", "linear", "log", "exp"]
 
@@ -38,6 +38,7 @@ class UDA(Algorithm):
         unlabeled_weight: NonNegativeFloat = 1.0  # λ, weight of the unlabelled loss
         annealing: Annealing = "off"  # schedule of TSA: log for many labels, exp for very few
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
 
@@ -47,7 +48,7 @@ class UDA(Algorithm):
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
 
-        each_x = F.cross_entropy(head(f_x), batch.y, reduction="none")
+        each_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y, reduction="none")
         learns = torch.ones_like(batch.y, dtype=torch.bool)
         if c.annealing != "off":
             p_y = torch.exp(-each_x.detach())  # p(y | x) of the true class
@@ -60,7 +61,8 @@ class UDA(Algorithm):
             confidence, pseudo = logits_weak.softmax(-1).max(-1)  # of q, not of q^sharp
             keep = confidence > c.confidence
         # The paper's KL(q^sharp ‖ p) differs from this cross-entropy by a constant, the target's entropy.
-        loss_u = (keep * F.cross_entropy(head(f_strong), target, reduction="none")).mean()
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        loss_u = (keep * F.cross_entropy(logits_u, target, reduction="none")).mean()
 
         loss = loss_x + c.unlabeled_weight * loss_u  # Eq. 1
         logs = {"loss_labeled": loss_x.detach(), "loss_unlabeled": loss_u.detach()}

@@ -26,7 +26,7 @@ from npmatch.algorithms.base import Algorithm
 from npmatch.heads import MCDropoutModel, frozen_statistics
 from npmatch.objectives.losses import masked_mean, one_hot
 from npmatch.objectives.selection import Curriculum
-from npmatch.types import Batch, NonNegativeFloat, Samples, Share, ShareBelowOne, Step, Task
+from npmatch.types import Adjustment, Batch, NonNegativeFloat, Samples, Share, ShareBelowOne, Step, Task
 
 
 class Selection(NamedTuple):
@@ -52,6 +52,7 @@ class UPS(Algorithm):
         negative_max_std: NonNegativeFloat = 0.005  # κ_n: highest standard deviation of a negative label
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the loss of positive labels
         negative_weight: NonNegativeFloat = 1.0  # λ_n, weight of the loss of negative labels
+        adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
     model: MCDropoutModel
@@ -77,9 +78,10 @@ class UPS(Algorithm):
         # The weak views are in this pass for batch norm only: its statistics are of all views, as in other algorithms.
         f_x, _, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, "joint")
         logits_strong = head(f_strong)
-        loss_x = F.cross_entropy(head(f_x), batch.y)
+        loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
         # Paper: the mean over trusted images; here: over all U, because FlexMatch's curriculum was made for that.
-        loss_u = (positive * F.cross_entropy(logits_strong, pseudo, reduction="none")).mean()
+        logits_u = self.adjust.unlabeled(logits_strong, pseudo, positive)
+        loss_u = (positive * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()
         # Paper: the mean over an image's negative labels, then over images; here: over all pairs, because each label
         # then has the same weight.
         not_class = -(1 - logits_strong.softmax(-1)).clamp(min=1e-7).log()

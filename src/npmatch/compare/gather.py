@@ -13,7 +13,8 @@ from npmatch.runs.folder import RunFolder, runs_below
 
 Flat = Mapping[str, Any]  # a run's configuration: dotted key → value
 PLACES = ("data.root", "data.foreign_root", "data.split", "data.workers")  # keys that do not distinguish methods
-ALWAYS_NAMED = ("recipe", "data.source", "data.labels", "data.imbalance")  # keys in a name if they differ between any two methods
+# Keys in a name if they differ between any two methods.
+ALWAYS_NAMED = ("recipe", "data.source", "data.labels", "data.imbalance")
 LONGEST_NAME = 60  # letters; if a name is longer, methods are named after their folders
 
 

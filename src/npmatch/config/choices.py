@@ -49,6 +49,7 @@ STEPS_PRETRAINED = {False: 1000, True: 2000}
 MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps short
 # Entropy in nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
+ADJUSTMENT = 1.0  # strength of the logit adjustment where classes are uneven
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
 
 # Every key the policy may choose, now or in version 0.1.0: a resumed run keeps what was chosen when it started.
@@ -63,6 +64,7 @@ CHOSEN_KEYS = frozenset(
         *("training.optimizer", "training.backbone_rate", "training.layer_decay", "training.warm_up"),
         *("training.weight_decay", "training.ema", "training.clip"),
         *("algorithm.max_entropy", "algorithm.confidence", "algorithm.alignment", "algorithm.dropout"),
+        "algorithm.adjustment",
         "algorithm.radius",
         *("algorithm.weak_norm", "algorithm.fresh_teacher"),
     }
@@ -109,7 +111,8 @@ def facts_of_listing(listing: Listing) -> DataFacts:
 def facts_of_recipe(recipe: Recipe) -> DataFacts:
     """The facts about a recipe's data set, which are known without reading it."""
     names = [f"class {number}" for number in range(recipe.classes)]
-    config = DataConfig(**{key.removeprefix("data."): v for key, v in recipe.settings.items() if key.startswith("data.")})
+    settings = ((*key.split(".", 1), value) for key, value in recipe.settings.items())
+    config = DataConfig(**{key: value for group, key, value in settings if group == "data"})
     labels = labels_per_class(config, recipe.classes) or [(config.labels or 0) // recipe.classes] * recipe.classes
     return DataFacts(names, labels, recipe.images, recipe.side, from_files=False)
 
@@ -350,6 +353,9 @@ def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
         fewest, most = min(facts.labels), max(facts.labels)
         reason = f"{fewest} to {most} labels per class: " + ("balanced" if balanced else "not balanced")
         yield Choice("algorithm.alignment", balanced, reason)
+    if "adjustment" in known and facts.labels and not is_balanced(facts.labels):
+        reason = f"{min(facts.labels)} to {max(facts.labels)} labels per class: rare classes shall count as much"
+        yield Choice("algorithm.adjustment", ADJUSTMENT, reason)
 
 
 def _clipping(algorithm: str, start: Start | None) -> Iterator[Choice]:

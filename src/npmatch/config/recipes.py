@@ -9,7 +9,7 @@ A recipe is a layer of configuration, with the error rates that the paper report
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from npmatch.algorithms import find_algorithm
@@ -226,4 +226,7 @@ def recipe_layer(name: str, algorithm: str) -> dict[str, Any]:
     """A recipe's settings for an algorithm, as a layer of configuration."""
     settings = find_recipe(name).settings
     for_data_set = ALGORITHM_SETTINGS.get((settings["data.source"], algorithm), {})
-    return {"recipe": name, **settings, **find_algorithm(algorithm).settings, **for_data_set}
+    cls = find_algorithm(algorithm)
+    aligns = "data.imbalance" in settings and any(setting.name == "alignment" for setting in fields(cls.Config))
+    for_tail = {"algorithm.alignment": False} if aligns else {}  # alignment assumes balanced classes
+    return {"recipe": name, **settings, **cls.settings, **for_data_set, **for_tail}

@@ -20,7 +20,6 @@ from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.types import Dataset, ImageSet
 
-
 BALANCED = 2.0  # largest ratio between the numbers of labels of two classes that are called balanced
 
 
@@ -44,7 +43,9 @@ def labels_per_class(config: DataConfig, classes: int) -> list[int] | None:
     """The number of labels of each class in a long-tailed data set; None for other data sets."""
     if config.labels_head is None:
         if config.imbalance != 1:
-            raise NPMatchError(f"data.imbalance={config.imbalance:g}: give data.labels_head, the labels of class 1, too")
+            raise NPMatchError(
+                f"data.imbalance={config.imbalance:g}: give data.labels_head, the labels of its first class, too"
+            )
         if config.unlabeled_head is not None:
             raise NPMatchError(f"data.unlabeled_head={config.unlabeled_head}: give data.labels_head as well")
         return None
@@ -62,8 +63,8 @@ def unlabeled_per_class(config: DataConfig, classes: int) -> list[int] | None:
     if head is None:
         if config.unlabeled_distribution != "same":
             raise NPMatchError(
-                f"data.unlabeled_distribution={config.unlabeled_distribution}: give data.unlabeled_head, the unlabelled "
-                "images of the largest class, as well"
+                f"data.unlabeled_distribution={config.unlabeled_distribution}: give data.unlabeled_head, the number of "
+                "unlabelled images of the largest class, as well"
             )
         return None
     if config.unlabeled_distribution == "uniform":

@@ -28,11 +28,11 @@ def make_split(
 ) -> Split:
     """Draws a split with `labels` labelled images, equally many of each class; None takes all images with a label.
 
-    A list gives the number of each class. `validation` images are kept out of training. Below 1 it is a share of each class: of its images with a label that
-    were not drawn or, if `labels` is None, of all its images with a label. From 2 on it is a number of images, spread
-    over the classes in proportion. The unlabelled set has all other images, and the labelled ones if `include_labeled`.
-    Images at `left_out` are in no part. Of images that are `copies` of one another, at most one is held out, and the
-    others are then in no part; they are labelled after all other images.
+    A list gives the number of each class. `validation` images are kept out of training. Below 1 it is a share of each
+    class: of its images with a label that were not drawn or, if `labels` is None, of all its images with a label. From
+    2 on it is a number of images, spread over the classes in proportion. The unlabelled set has all other images, and
+    the labelled ones if `include_labeled`. Images at `left_out` are in no part. Of images that are `copies` of one
+    another, at most one is held out, and the others are then in no part; they are labelled after all other images.
     """
     left_out = torch.empty(0, dtype=torch.int64) if left_out is None else left_out
     if not 0 <= validation < 1 and (validation < 2 or validation != int(validation)):  # 1 could mean one image or all

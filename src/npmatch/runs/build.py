@@ -184,7 +184,8 @@ def build_algorithm(
 ) -> Algorithm:
     """The algorithm with initial weights, which follow from the configuration and its seed."""
     torch.manual_seed(mix(config.seed, "weights"))
-    task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled))
+    labels = torch.bincount(dataset.train.labels[split.labeled], minlength=len(dataset.class_names))
+    task = Task(dataset.class_names, len(split.labeled), len(split.unlabeled), tuple(labels.tolist()))
     # Other ranks may be on machines that do not have the file; they get the weights from rank zero. A frozen network is
     # used before that.
     load = config.backbone.frozen or (load_weights and is_rank_zero())
