@@ -12,6 +12,7 @@ import torch
 import npmatch
 from few_photos import save_photo
 from npmatch.cli import main
+from tiny import train_tiny
 
 
 def read_csv(path):
@@ -97,3 +98,14 @@ def test_predict_refuses_what_it_cannot_write_or_find(tiny_run, pictures, tmp_pa
     assert main(["predict", str(tiny_run.folder), str(tmp_path / "absent"), "-o", str(tmp_path / "out.csv")]) == 2
     assert "absent: no such file" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_model_of_an_open_set_adds_the_probability_of_being_an_outlier(pictures, tmp_path):
+    run = train_tiny(tmp_path / "run", algorithm="openmatch").folder
+    out = tmp_path / "out.jsonl"
+    assert main(["predict", str(run), str(pictures), "-o", str(out), "--top-k", "2"]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert list(rows[0])[5:8] == ["label_2", "confidence_2", "outlier"]
+    wanted = npmatch.load(run, "cpu").predict([row["path"] for row in rows])
+    assert [row["outlier"] for row in rows] == pytest.approx(wanted.outlier.tolist(), abs=1e-5)
+    assert "outlier" in pq.read_schema(run / "predictions" / "test.parquet").names

@@ -68,9 +68,12 @@ def assert_agrees(found: dict[str, np.ndarray], wanted: npmatch.Prediction) -> N
     assert ("disagreement" in found) == (wanted.disagreement is not None)
     if wanted.disagreement is not None:
         assert np.abs(found["disagreement"] - wanted.disagreement.numpy()).max() < 1e-4
+    assert ("outlier" in found) == (wanted.outlier is not None)
+    if wanted.outlier is not None:
+        assert np.abs(found["outlier"] - wanted.outlier.numpy()).max() < 1e-4
 
 
-@pytest.mark.parametrize("algorithm", ["npmatch", "fixmatch", "ups"])
+@pytest.mark.parametrize("algorithm", ["npmatch", "fixmatch", "ups", "iomatch"])
 def test_a_thousand_images_agree_with_predict(algorithm, tiny_run, tmp_path, capsys):
     folder = tiny_run.folder if algorithm == "npmatch" else train_tiny(tmp_path / "run", algorithm=algorithm).folder
     out = tmp_path / "made" / "model.onnx"
@@ -87,7 +90,8 @@ def test_a_thousand_images_agree_with_predict(algorithm, tiny_run, tmp_path, cap
 
 
 def _rows(p: npmatch.Prediction, rows: slice) -> npmatch.Prediction:
-    return npmatch.Prediction(p.probs[rows], p.entropy[rows], None if p.disagreement is None else p.disagreement[rows])
+    optional = (None if one is None else one[rows] for one in (p.disagreement, p.outlier))
+    return npmatch.Prediction(p.probs[rows], p.entropy[rows], *optional)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,6 +58,12 @@ class Classifier(Pretrained):
     def class_names(self) -> tuple[str, ...]:
         """K names, in the order of the probabilities."""
         return self.spec.class_names
+
+    @cached_property
+    def estimates_outliers(self) -> bool:
+        """Whether predictions have `outlier`, the probability of being of no known class."""
+        blank = torch.zeros(1, self.spec.channels, self.spec.stored_side, self.spec.stored_side, dtype=torch.uint8)
+        return self.predict(blank).outlier is not None
 
     def predict(self, images: Any, batch_size: int = 256) -> Prediction:
         """Predicts files, PIL images, or an array N H W [C] or N C H W (uint8, or floats in [0, 1]).

@@ -32,7 +32,6 @@ from npmatch.version import __version__
 OPSET = 20
 TOLERANCE = 1e-4  # largest difference from `predict` that is accepted
 BATCH_SIZES = (1, 2, 7, 16)  # at which the file is compared with `predict`
-OUTPUTS = ("probabilities", "entropy", "disagreement")
 
 
 class ImagesToPrediction(nn.Module):
@@ -44,9 +43,9 @@ class ImagesToPrediction(nn.Module):
         self.classifier, self.model = classifier, classifier.model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """uint8 N C H W → probabilities N K, entropy N and, if the model averages samples, disagreement N."""
+        """uint8 N C H W → the tensors of `outputs`."""
         prediction = self.model(as_network_input(images, self.classifier.spec, images.device))
-        return outputs(calibrated(self.classifier, prediction))
+        return tuple(outputs(calibrated(self.classifier, prediction)).values())
 
 
 def calibrated(classifier: Classifier, prediction: Prediction) -> Prediction:
@@ -54,9 +53,11 @@ def calibrated(classifier: Classifier, prediction: Prediction) -> Prediction:
     return prediction if classifier.calibration is None else classifier.calibration.apply(prediction)
 
 
-def outputs(prediction: Prediction) -> tuple[Tensor, ...]:
-    """The tensors of a prediction, in the order of OUTPUTS."""
-    return tuple(t for t in (prediction.probs, prediction.entropy, prediction.disagreement) if t is not None)
+def outputs(prediction: Prediction) -> dict[str, Tensor]:
+    """Probabilities N K, entropy N and, if the model estimates them, disagreement N and outlier N, by name."""
+    p = prediction
+    named = {"probabilities": p.probs, "entropy": p.entropy, "disagreement": p.disagreement, "outlier": p.outlier}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def export_onnx(classifier: Classifier, path: Path, check: bool = True) -> float | None:
@@ -91,7 +92,8 @@ def onnx_bytes(classifier: Classifier) -> bytes:
     graph, spec = ImagesToPrediction(classifier).eval(), classifier.spec
     images = torch.zeros(2, spec.channels, spec.stored_side, spec.stored_side, dtype=torch.uint8)
     with torch.no_grad(), silence():
-        names = OUTPUTS[: len(graph(images))]  # the first call also draws what is then kept, such as dropout masks
+        # The first call also draws what is then kept, such as dropout masks.
+        names = outputs(classifier.predict(images))
         try:
             program = torch.onnx.export(
                 graph,
@@ -147,7 +149,8 @@ def metadata(classifier: Classifier) -> dict[str, str]:
         "input": f"images: uint8, N × {spec.channels} × {side} × {side} (N C H W, {kind}), values 0–255; the middle "
         f"{crop} × {crop} and the normalisation are taken inside",
         "outputs": "probabilities: N × K in the order of class_names; entropy: N, uncertainty in nats; disagreement, "
-        "if present: N, nats, mutual information between the samples",
+        "if present: N, nats, mutual information between the samples; outlier, if present: N, probability of being of "
+        "no known class",
         "image_size": str(side),
         "channels": str(spec.channels),
         "mean": json.dumps(spec.mean),
@@ -186,7 +189,7 @@ def largest_difference(content: bytes, classifier: Classifier) -> float:
     worst = 0.0
     for images in check_images(classifier.spec):
         exported = session.run(None, {"images": images.numpy()})
-        expected = outputs(calibrated(classifier, classifier.predict(images)))
+        expected = outputs(calibrated(classifier, classifier.predict(images))).values()
         differences = [np.abs(a - b.numpy()).max() for a, b in zip(exported, expected, strict=True)]
         worst = float(np.max([worst, *differences]))  # np.max, unlike max, propagates NaN
     return worst

@@ -55,7 +55,7 @@ def predict_files(
         )
     check_batch_size(batch_size)
     decider = decider or Decider(classifier.calibration, Wishes())
-    columns = columns_of(decider, top_k)
+    columns = columns_of(decider, top_k, classifier.estimates_outliers)
     flags = [name for name, kind in columns.items() if kind == "flag"]
     tables: list[TableFile] = []  # one on rank zero, none on the others
     written, problems = 0, list[str]()
@@ -121,16 +121,17 @@ def _predict(classifier: Classifier, images: list[tuple[Path, Tensor]], decider:
         return []
     decisions = decider(*classifier.describe(torch.stack([image for _, image in images])))
     cells = [[str(path) for path, _ in images], *_cells(decisions, classifier.class_names, top_k)]
-    columns = columns_of(decider, top_k)
+    columns = columns_of(decider, top_k, classifier.estimates_outliers)
     return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
 
 
-def columns_of(decider: Decider, top_k: int = 1) -> Columns:
+def columns_of(decider: Decider, top_k: int = 1, with_outliers: bool = False) -> Columns:
     """The columns of the table: name → kind of cell."""
     columns = dict(COLUMNS)
     for place in range(2, top_k + 1):
         columns |= {f"label_{place}": "text", f"confidence_{place}": "number"}
     optional: list[tuple[object, dict[str, Kind]]] = [
+        (with_outliers or None, {"outlier": "number"}),
         (decider.temperature, {"temperature": "number"}),
         (decider.abstention, {"withheld": "flag"}),
         (decider.novelty, {"ood_score": "number", "ood": "flag"}),
@@ -154,6 +155,8 @@ def _cells(d: Decisions, class_names: tuple[str, ...], top_k: int) -> list[list[
     for place in range(1, top_k):
         cells.append([class_names[i] for i in likeliest.indices[:, place].tolist()])
         cells.append(likeliest.values[:, place].tolist())
+    if p.outlier is not None:
+        cells.append(p.outlier.tolist())
     if d.temperature is not None:
         cells.append([d.temperature] * len(p.label))
     cells += [tensor.tolist() for tensor in (d.withheld, d.ood_score, d.ood) if tensor is not None]

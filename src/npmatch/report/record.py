@@ -27,7 +27,7 @@ Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, value
 
 BASELINE, OURS = "supervised", "npmatch"  # the methods that every figure highlights
 WITH_SPREAD = ("error", "balanced_error", "geometric_accuracy", "top5_error", "nll", "ece", "uce", "brier")
-NUMBERS = (*WITH_SPREAD, "class_ratio", "trusted", "pseudo_accuracy", "seconds")
+NUMBERS = (*WITH_SPREAD, "outlier_auroc", "class_ratio", "trusted", "pseudo_accuracy", "seconds")
 DECIDED = ("temperature", "ece", "calibrated_ece", "uce", "calibrated_uce", "kept", "kept_error")
 TARGET = 0.05  # target error rate of the abstention that `kept` and `kept_error` describe
 

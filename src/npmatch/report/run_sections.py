@@ -65,6 +65,8 @@ def headline(run: RunRecord) -> Iterator[Tile]:
     yield Tile(percent(found.uce), "UCE", "gap between uncertainty and error")
     yield Tile(decimal(found.nll), "NLL", "nats per image")
     yield Tile(decimal(found.brier), "Brier", "squared error of the probabilities, 0 to 2")
+    if (auroc := run.last("final", "outlier_auroc")) is not None:
+        yield Tile(percent(auroc), "Outlier AUROC", "how well images of no known class are told from the others")
     if run.num_labeled is not None:
         yield Tile(count(run.num_labeled), "Labels", f"{run.num_labeled / num_classes:.3g} per class on average")
 

@@ -51,12 +51,13 @@ COLUMNS = (
     Column("nll", "NLL", with_spread("nll", 3)),
     Column("ece", "ECE, %", with_spread("ece", 1)),
     Column("uce", "UCE, %", with_spread("uce", 1)),
+    Column("outlier_auroc", "Outlier AUROC, %", with_spread("outlier_auroc", 1), ranked=False),
     Column("trusted", "Trusted, %", share("trusted"), ranked=False),
     Column("pseudo_accuracy", "Right, %", share("pseudo_accuracy"), ranked=False),
     Column("iterations", "Steps", lambda row: count(row.get("iterations")), ranked=False),
     Column("seconds", "Time", lambda row: duration(row.get("seconds")), ranked=False),
 )
-WHERE_KNOWN = ("paper_error", "trusted", "pseudo_accuracy")
+WHERE_KNOWN = ("paper_error", "outlier_auroc", "trusted", "pseudo_accuracy")
 
 
 PER_CLASS = ("balanced_error", "geometric_accuracy")  # means over classes, which tell little about balanced data

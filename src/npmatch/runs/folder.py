@@ -219,6 +219,7 @@ class RunFolder:
                 "confidence": prediction.confidence.numpy(),
                 "uncertainty": prediction.entropy.numpy(),
                 "probabilities": prediction.probs.tolist(),
+                **({} if prediction.outlier is None else {"outlier": prediction.outlier.numpy()}),
             }
         )
         buffer = pa.BufferOutputStream()
