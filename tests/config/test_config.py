@@ -200,6 +200,11 @@ def test_the_papers_figures_stand_beside_the_recipes():
     assert RECIPES["cifar100-2500"].paper_error["remixmatch"] == (26.03, 0.35)
     assert RECIPES["stl10-1000"].paper_error["npmatch/js_dual"] == (5.47, 0.19)
     assert RECIPES["imagenet-100k"].paper_error["npmatch"] == (41.78, None)
+    assert RECIPES["cifar10-250"].paper_error["freematch"] == (4.88, 0.18)
+    assert RECIPES["stl10-1000"].paper_error["softmatch"] == (5.73, 0.24)
+    assert RECIPES["cifar100-400"].paper_error["regmixmatch"] == (35.27, None)
+    assert "adamatch" not in RECIPES["cifar100-400"].paper_error, "measured with another network"
+    assert "freematch" not in RECIPES["stl10-250"].paper_error, "not published"
     assert RECIPES["cifar10-open-150"].paper_error["iomatch"] == (pytest.approx(100 - 93.87), None)
     imagenet = make_config(recipe_layer("imagenet-100k", "npmatch"))
     assert (imagenet.algorithm.confidence, imagenet.algorithm.max_entropy, imagenet.algorithm.width) == (
