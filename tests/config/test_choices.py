@@ -90,6 +90,20 @@ def test_characters_are_not_mirrored():
     assert chosen(listing_of(["cat", "dog"]))["augment.policy"] == "natural"
 
 
+@pytest.mark.parametrize("algorithm", ["npmatch", "fixmatch", "flexmatch", "supervised"])
+def test_logits_are_adjusted_where_labels_are_uneven(algorithm):
+    listing = listing_of("ab", labels=4)
+    listing.files += [ListedFile(f"labeled/a/more{i}.jpg", "labeled", "a") for i in range(4)]
+    assert "algorithm.adjustment" not in chosen(listing, algorithm__name=algorithm), "twice as many are balanced"
+    listing.files += [ListedFile("labeled/a/last.jpg", "labeled", "a")]
+    choices = make_choices(facts_of_listing(listing), {"algorithm.name": algorithm})
+    (adjustment,) = [choice for choice in choices if choice.key == "algorithm.adjustment"]
+    assert adjustment.value == 1.0
+    assert "4 to 9 labels per class" in adjustment.reason
+    assert "algorithm.adjustment" not in chosen(listing, algorithm__name="mixmatch"), "it has no such setting"
+    assert "algorithm.adjustment" not in chosen(listing, algorithm__name=algorithm, algorithm__adjustment=0)
+
+
 def test_alignment_where_classes_are_balanced():
     listing = listing_of(["cat", "dog"])
     assert chosen(listing)["algorithm.alignment"] is True
