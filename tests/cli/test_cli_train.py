@@ -1,6 +1,7 @@
 """`npmatch train` and `evaluate` as a user types them: JSON alone on standard output, resume, signals."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -10,9 +11,11 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from few_photos import save_photo, save_photos
 from npmatch.cli import main
+from npmatch.cli.shared import score_table
 from npmatch.runs.folder import RunFolder
 from tiny import TINY
 
@@ -95,3 +98,14 @@ def test_a_signal_saves_the_run_and_resume_finishes_it(tmp_path, signum, code):
     assert "--resume" in err
     steps = [r["step"] for r in RunFolder(run).records() if r["kind"] == "train"]
     assert steps == list(range(5, steps[-1] + 1, 5))
+
+
+def test_scores_of_uneven_classes_show_means_over_classes_within_a_terminals_width():
+    found = {"error": 11.67, "balanced_error": 21.5, "geometric_accuracy": 70.25, "top5_error": 0.0, "ece": 12.13}
+    found |= {"uce": 26.24, "nll": 0.251, "brier": 0.143, "n": 10000, "seconds": 17.2}
+    for ratio, shown in ((6.0, True), (1.5, False)):
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(score_table({**found, "class_ratio": ratio}))
+        text = console.export_text()
+        assert ("21.50 %" in text and "70.25 %" in text) is shown
+        assert "…" not in text
