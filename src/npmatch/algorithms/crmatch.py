@@ -64,7 +64,7 @@ class CRMatch(Algorithm):
         with torch.no_grad():
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
             keep = confidence >= c.confidence
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()
 
         # With joint statistics the gradient goes through both views; otherwise weak views have none.

@@ -75,7 +75,7 @@ class Dash(Algorithm):
             is_hard = ~is_warming_up & (falling <= c.min_threshold)
             soft = (logits_weak / c.temperature).softmax(-1)
             target = torch.where(is_hard, one_hot(pseudo, self.task.num_classes), soft)  # t
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         each_u = F.cross_entropy(logits_u, target, reduction="none")
         loss_u = masked_mean(each_u, keep)  # over the kept images
         self.measure(each_u.detach(), is_warming_up)

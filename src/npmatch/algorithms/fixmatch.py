@@ -45,7 +45,7 @@ class FixMatch(Algorithm):
         with torch.no_grad():
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
             keep = confidence >= c.confidence
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # Eq. 4: over all μB
 
         loss = loss_x + c.unlabeled_weight * loss_u

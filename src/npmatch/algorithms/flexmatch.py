@@ -56,7 +56,7 @@ class FlexMatch(Algorithm):
             confidence, pseudo = head(f_weak).softmax(-1).max(-1)
             keep = confidence > self.curriculum.thresholds()[pseudo]  # T(c), before this batch changes it
             self.curriculum.update(batch.index, pseudo, confidence > c.confidence)  # σ(c)
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # over all μB
 
         loss = loss_x + c.unlabeled_weight * loss_u

@@ -70,7 +70,7 @@ class FreeMatch(Algorithm):
             keep = confidence >= thresholds[pseudo]
             target = per_prediction(self.adaptive.class_probs.value, self.histogram.value)  # N(p̃ / h̃)
         logits_strong = head(f_strong)
-        logits_u = self.adjust.unlabeled(logits_strong, pseudo, keep)
+        logits_u = self.adjust.unlabeled(logits_strong, pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # over all μB
         loss_f = fairness_loss(logits_strong, keep, target)
 

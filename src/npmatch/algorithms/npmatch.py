@@ -155,7 +155,7 @@ class NPMatch(Algorithm):
         logits_x, logits_u = head.decode(f_x, z_x, r), head.decode(f_strong, z_u, r)
 
         loss_x = cross_entropy_samples(self.adjust.labeled(logits_x), batch.y).mean()  # Eq. 8
-        adjusted_u = self.adjust.unlabeled(logits_u, pseudo, keep)
+        adjusted_u = self.adjust.unlabeled(logits_u, pseudo)
         loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)  # Eq. 8
         if c.unlabeled_mean == "all":
             loss_u = loss_u * keep.float().mean()

@@ -54,7 +54,7 @@ class PseudoLabel(Algorithm):
         with torch.no_grad():
             confidence, pseudo = logits_u.softmax(-1).max(-1)
             keep = confidence >= c.confidence
-        logits_u = self.adjust.unlabeled(logits_u, pseudo, keep)
+        logits_u = self.adjust.unlabeled(logits_u, pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # L_u: over all U
 
         weight = c.unlabeled_weight * ramp_up(progress, c.ramp)  # λ(t)

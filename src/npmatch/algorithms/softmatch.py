@@ -64,7 +64,7 @@ class SoftMatch(Algorithm):
             # The target is uniform in the paper (from memory) and in USB, the labelled images' mean in TorchSSL.
             aligned = align(q, mean_prediction) if c.alignment else q
             weight = self.gaussian.weights(aligned.amax(-1))
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, weight)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         loss_u = (weight * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()  # over all μB
 
         loss = loss_x + c.unlabeled_weight * loss_u

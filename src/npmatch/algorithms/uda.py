@@ -61,7 +61,7 @@ class UDA(Algorithm):
             confidence, pseudo = logits_weak.softmax(-1).max(-1)  # of q, not of q^sharp
             keep = confidence > c.confidence
         # The paper's KL(q^sharp ‖ p) differs from this cross-entropy by a constant, the target's entropy.
-        logits_u = self.adjust.unlabeled(head(f_strong), pseudo, keep)
+        logits_u = self.adjust.unlabeled(head(f_strong), pseudo)
         loss_u = (keep * F.cross_entropy(logits_u, target, reduction="none")).mean()
 
         loss = loss_x + c.unlabeled_weight * loss_u  # Eq. 1

@@ -80,7 +80,7 @@ class UPS(Algorithm):
         logits_strong = head(f_strong)
         loss_x = F.cross_entropy(self.adjust.labeled(head(f_x)), batch.y)
         # Paper: the mean over trusted images; here: over all U, because FlexMatch's curriculum was made for that.
-        logits_u = self.adjust.unlabeled(logits_strong, pseudo, positive)
+        logits_u = self.adjust.unlabeled(logits_strong, pseudo)
         loss_u = (positive * F.cross_entropy(logits_u, pseudo, reduction="none")).mean()
         # Paper: the mean over an image's negative labels, then over images; here: over all pairs, because each label
         # then has the same weight.
