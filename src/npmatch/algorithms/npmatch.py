@@ -195,8 +195,9 @@ class NPMatch(Algorithm):
         context = head.context_of(f_x, batch.y)
         log_p_x = head.log_probs(f_x, context, other_images(batch.labeled, batch.y))
         log_p_u = head.log_probs(f_strong, context)
-        loss_x = cross_entropy_samples(log_p_x, batch.y).mean()  # Eq. 8
-        loss_u = masked_mean(cross_entropy_samples(log_p_u, pseudo), keep)  # Eq. 8
+        loss_x = cross_entropy_samples(self.adjust.labeled(log_p_x), batch.y).mean()  # Eq. 8
+        adjusted_u = self.adjust.unlabeled(log_p_u, pseudo)
+        loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)  # Eq. 8
         if c.unlabeled_mean == "all":
             loss_u = loss_u * keep.float().mean()
         loss = loss_x + c.unlabeled_weight * loss_u
