@@ -83,11 +83,7 @@ class NPMatch(Algorithm):
         decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
         scale: PositiveFloat = 1e5  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
-        bandwidth: PositiveFloat = (
-            0.1  # τ of kernel and attention, in units of the context's mean square
-        )
-        scale: PositiveFloat = 1e4  # s, kernel only: evidence of a labelled image for itself, against a prior of 1
-        bandwidth: PositiveFloat = 0.1  # τ, of kernel and attention, in units of 1 − cosine
+        bandwidth: PositiveFloat = 0.1  # τ of kernel and attention, in units of the context's mean square
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config
