@@ -150,11 +150,9 @@ def test_photographs_start_from_the_installed_weights(tmp_path, on_cuda):
 
 
 def test_coarse_photographs_are_enlarged_more_where_there_is_a_gpu():
-    def seen(side, on_cuda, **given):
+    def seen(side, on_cuda, given=()):
         facts = DataFacts(("a", "b"), [20, 20], 5000, side)
-        keys = {
-            c.key: c.value for c in make_choices(facts, {k.replace("__", "."): v for k, v in given.items()}, on_cuda)
-        }
+        keys = {choice.key: choice.value for choice in make_choices(facts, dict(given), on_cuda)}
         return keys.get("backbone.input_size"), keys["training.unlabeled_ratio"]
 
     assert seen(32, True) == (192, 4)

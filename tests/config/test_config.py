@@ -35,7 +35,7 @@ def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
     [
         (["algorithm.divergance=kl"], "did you mean 'algorithm.divergence'"),
         (["training.iterations=many"], "training.iterations=many: must be a valid integer"),
-        (["algorithm.divergence=kll"], "algorithm.divergence=kll: must be 'js', 'js_dual' or 'kl'"),
+        (["algorithm.divergence=kll"], "algorithm.divergence=kll: must be 'js', 'js_dual', 'kl' or 'renyi'"),
         (["preset=referense"], "did you mean 'reference'"),
         (["=3"], "key=value"),
         (["algorithm.name=npmach"], "did you mean 'npmatch'"),
