@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -20,21 +21,28 @@ from npmatch.errors import NPMatchError
 
 LOCK = ".lock"  # file in a locked folder that names the process that holds the lock, or held it last
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+NAME_BYTES = 1024  # of a lock file that are read
 LOCK_SECONDS = 10.0  # how long a writer waits for another; a stopped process must not hold up everybody
 
-_held: set[Path] = set()  # folders locked by this process, which the operating system would let lock them again
+# Folders locked by this process, which the operating system would let lock them again → descriptor of the lock file,
+# and what this process wrote into it.
+_held: dict[Path, tuple[int, bytes]] = {}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file's content; a crash at any moment leaves either the old or the new content, complete."""
+    """Replaces a file's content; a crash at any moment leaves either the old or the new content, complete.
+
+    In a folder that this process has locked and another one has taken over since, nothing is replaced (`check_held`).
+    """
     temporary = temporary_path(path)
     try:
         with open_new(temporary) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        check_held(path)
         os.replace(temporary, path)
-    except OSError:
+    except (OSError, NPMatchError):
         with contextlib.suppress(OSError):  # on a full disk the partial file would take the space of the next one
             temporary.unlink()
         raise
@@ -129,6 +137,43 @@ def was_locked_by(folder: Path, owner: str) -> bool:
         return False
 
 
+def check_held(path: Path) -> None:
+    """Refuses to write to a path in a folder that this process has locked, but another process has taken over.
+
+    A lock keeps other processes out for as long as this one lives, but a file server gives up the lock of a machine
+    that it has lost contact with. Whoever locks a folder writes its name into the lock file, so a process that was
+    thought dead finds another name there, and must not write any more.
+    """
+    if not _held:
+        return
+    place = path.resolve()
+    for folder, (descriptor, name) in list(_held.items()):
+        if folder == place or folder in place.parents:
+            # By the descriptor: closing another one of the same file would release the lock. A lock that the server
+            # gave up is an OSError here.
+            holder = os.pread(descriptor, NAME_BYTES, 0)
+            if holder and holder != name:
+                by = holder.decode(errors="replace").strip()
+                raise NPMatchError(f"{folder}: was taken over by another process ({by}); this one writes nothing more")
+
+
+def sees_lock(folder: Path) -> bool:
+    """Whether the lock that another process holds on a folder with `inherited=True` is visible to this process.
+
+    It is not if a file system keeps the locks of each machine to itself.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    with open(folder / LOCK, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False
+
+
 @contextmanager
 def locked(folder: Path, owner: str = "", inherited: bool = False) -> Iterator[int | None]:
     """Locks a folder for this process, creating it if needed; the lock is released on exit or when the process ends.
@@ -163,12 +208,11 @@ def locked(folder: Path, owner: str = "", inherited: bool = False) -> Iterator[i
                 raise NPMatchError(f"{path}: cannot be locked ({error.strerror}); choose a local --out") from error
             file.seek(0)
             raise _already_locked(folder, holder=file.read().strip()) from None
-        _name_owner(file, owner)
-        _held.add(folder)
+        _held[folder] = file.fileno(), _name_owner(file, owner)
         try:
             yield file.fileno()
         finally:
-            _held.discard(folder)
+            del _held[folder]
             if is_new and [entry.name for entry in folder.glob("*")] == [path.name]:  # nothing was written
                 path.unlink()
                 folder.rmdir()
@@ -220,12 +264,14 @@ def _already_locked(folder: Path, holder: str) -> NPMatchError:
     return NPMatchError(f"{folder}: {process}; wait for it or stop it, or choose another --out")
 
 
-def _name_owner(file: TextIO, owner: str) -> None:
-    """Writes the holder into the lock file, for error messages; on a full disk the lock holds without it."""
+def _name_owner(file: TextIO, owner: str) -> bytes:
+    """Writes the holder into the lock file and returns what the file says; on a full disk the lock holds without it."""
     with contextlib.suppress(OSError):
         file.truncate(0)
-        name = f"process {os.getpid()} on {socket.gethostname()}{f', for {owner}' if owner else ''}\n"
-        os.write(file.fileno(), name.encode())
+        # The time makes the name unlike that of any earlier holder: containers share host names and process numbers.
+        since = f"{datetime.now().isoformat(sep=' ')}{f', for {owner}' if owner else ''}"
+        os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
+    return os.pread(file.fileno(), NAME_BYTES, 0)
 
 
 def read_regular(path: Path) -> bytes:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from npmatch.errors import NPMatchError
-from npmatch.files import TEMPORARY, check_regular, write_atomically
+from npmatch.files import TEMPORARY, check_held, check_regular, write_atomically
 
 __all__ = ["Checkpoints", "Unsaved", "checksum_of", "load_tensors", "save_tensors", "write_atomically"]
 
@@ -101,6 +101,7 @@ class Checkpoints:
 
     def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Writes the state after `step` steps and deletes all but the newest KEPT checkpoints."""
+        check_held(self.folder)  # another process that has taken over the run may be writing the file removed below
         self.folder.mkdir(exist_ok=True)  # not its parents: where a mount has vanished, nothing may take its place
         for torn in self.folder.glob(f"step-*{TEMPORARY}"):  # left by a killed process; the disk may be nearly full
             torn.unlink()
