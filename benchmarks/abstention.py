@@ -41,7 +41,7 @@ def bench_abstention(
     algorithm: str = "npmatch",
     settings: Sequence[str] = (),
     data: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     device: str | None = None,
     quiet: bool = False,
 ) -> BenchmarkResult:
@@ -125,7 +125,7 @@ def main(
     algorithm: Annotated[
         str, typer.Option("--algorithm", help="Algorithm or variant, such as npmatch[divergence=kl].")
     ] = "npmatch",
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
     out: OutOption = None,
     data: DataOption = None,
     device: DeviceOption = None,

@@ -55,6 +55,11 @@ def trusting(wanted: bool) -> Iterator[None]:
         _trusted.reset(token)
 
 
+def is_trusting() -> bool:
+    """Whether the code that a run's files name is imported here."""
+    return _trusted.get()
+
+
 def refuse_code(names: Iterable[object], file: Path) -> None:
     """Raise an error if `file` names Python code that the user has neither typed nor trusted."""
     for name in names:

@@ -33,6 +33,7 @@ from npmatch.compare import (
 from npmatch.compare.jobs import last_step, problem_of
 from npmatch.compare.results import run_folder
 from npmatch.config.resolve import resolve_config
+from npmatch.distributed.jobs import Local
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
 from npmatch.runs.folder import RunFolder
@@ -310,8 +311,9 @@ def test_runs_that_did_not_learn_from_the_same_images_are_not_compared(made_up):
 def test_a_child_gets_its_share_of_the_cores_and_the_whole_configuration(tmp_path, monkeypatch):
     seen = recorded_jobs(monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)))
-    assert engine.child_environment(4)["OMP_NUM_THREADS"] == "2"
-    assert engine.child_environment(20)["OMP_NUM_THREADS"] == "1"
+    assert Local(4).environment["OMP_NUM_THREADS"] == "2"
+    assert Local(4).one_at_a_time().environment["OMP_NUM_THREADS"] == "2"
+    assert Local(20).environment["OMP_NUM_THREADS"] == "1"
     compare("digits-40", algorithms=NPMATCH, seeds=1, first_seed=5, out=tmp_path / "out", budget_iterations=200)
     (job,) = seen
     assert job.command[:5] == (sys.executable, "-m", "npmatch", "train", "digits-40")
@@ -327,11 +329,12 @@ def test_a_child_gets_its_share_of_the_cores_and_the_whole_configuration(tmp_pat
 def test_a_budget_in_minutes_is_measured_once_and_remembered(tmp_path, monkeypatch):
     seen, measured = recorded_jobs(monkeypatch), []
 
-    def measure_variant(plan, out, variant, jobs, device):
-        measured.append(variant.label)
-        return 40 if variant.algorithm == "supervised" else "no memory"
+    def measure_variants(plan, out, variants, engine, device):
+        for variant in variants:
+            measured.append(variant.label)
+            yield variant, 40 if variant.algorithm == "supervised" else "no memory"
 
-    monkeypatch.setattr(engine, "measure_variant", measure_variant)
+    monkeypatch.setattr(engine, "measure_variants", measure_variants)
     settings = {"algorithms": "supervised,npmatch", "out": tmp_path / "out", "budget_minutes": 0.5, "quiet": True}
     for _ in range(2):
         rows = compare("digits-40", seeds=2, **settings)
@@ -363,7 +366,8 @@ def test_iterations_for_divides_the_minutes_by_the_time_of_a_step(monkeypatch):
 
 def test_a_step_is_measured_in_a_process_of_its_own(tmp_path):
     plan = Plan("digits-40", (Variant("supervised"),), (0,), {k: str(v) for k, v in SMALL.items()}, budget_minutes=1)
-    steps = engine.measure_variant(plan, tmp_path, plan.variants[0], 2, "cpu")
+    ((variant, steps),) = engine.measure_variants(plan, tmp_path, plan.variants, Local(2), "cpu")
+    assert variant == plan.variants[0]
     assert isinstance(steps, int)
     assert 60 < steps < 600_000  # between a second and a tenth of a millisecond per step
 

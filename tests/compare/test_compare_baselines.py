@@ -121,7 +121,12 @@ def test_all_has_baselines_where_runs_start_from_pretrained_weights(real, tmp_pa
 
 def test_settings_of_algorithms_and_budgets_do_not_concern_a_baseline(real, tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(engine, "measure_variant", lambda plan, out, variant, *_: measured.append(variant.label) or 40)
+
+    def measure_variants(plan, out, variants, *_):
+        measured.extend(variant.label for variant in variants)
+        return [(variant, 40) for variant in variants]
+
+    monkeypatch.setattr(engine, "measure_variants", measure_variants)
     overrides = {**real.settings["overrides"], "algorithm.samples": 3}
     del overrides["training.iterations"]
     settings = {"data": real.settings["data"], "overrides": overrides, "budget_minutes": 1}

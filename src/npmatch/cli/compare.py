@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from npmatch.cli.shared import (
+    ClusterOption,
+    CoresOption,
     DataOption,
     DeviceOption,
     FirstSeedOption,
@@ -38,7 +40,9 @@ def compare(
     first_seed: FirstSeedOption = 0,
     budget_iterations: IterationsOption = None,
     budget_minutes: MinutesOption = None,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
+    cluster: ClusterOption = None,
+    cores: CoresOption = None,
     data: DataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -63,6 +67,8 @@ def compare(
         overrides=overrides,
         jobs=jobs,
         device=check_device(device),
+        cluster=cluster,
+        cores=cores,
     )
     print_rows(rows, out, as_json)
 
@@ -77,7 +83,9 @@ def sweep(
     first_seed: FirstSeedOption = 0,
     budget_iterations: IterationsOption = None,
     budget_minutes: MinutesOption = None,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
+    cluster: ClusterOption = None,
+    cores: CoresOption = None,
     data: DataOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -105,6 +113,8 @@ def sweep(
         overrides=others,
         jobs=jobs,
         device=check_device(device),
+        cluster=cluster,
+        cores=cores,
     )
     print_rows(rows, out, as_json, heading=key)
 

@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from npmatch.cli.shared import (
+    ClusterOption,
+    CoresOption,
     DeviceOption,
     JsonOption,
     OverwriteOption,
@@ -163,6 +165,14 @@ def predict(
     no_calibration: Annotated[
         bool, typer.Option("--no-calibration", help="Write the model's own probabilities, without temperature scaling.")
     ] = False,
+    cluster: ClusterOption = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", help="Parts of the images that a --cluster gets at a time; default: twice what it has room for."
+        ),
+    ] = None,
+    cores: CoresOption = None,
     overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -172,22 +182,34 @@ def predict(
     Writes one row for each image. Probabilities are calibrated if the run held out labels.
     """
     from npmatch.decide import Decider, Wishes
+    from npmatch.distributed.cluster import open_cluster
     from npmatch.distributed.devices import choose_device
-    from npmatch.distributed.ranks import is_rank_zero, on_rank_zero, process_group
+    from npmatch.distributed.ranks import is_rank_zero, launched_by_torchrun, on_rank_zero, process_group
     from npmatch.predict.files import is_prediction_table, predict_files
     from npmatch.runs.open import load
     from npmatch.runs.outputs import check_output
 
     wishes = Wishes(not no_calibration, abstain, confidence, ood, ood_quantile, coverage)
+    if cluster is None and (jobs or cores):
+        raise NPMatchError("--jobs and --cores are for --cluster; without it, one process uses all cores")
+    if cluster is not None and launched_by_torchrun():
+        raise NPMatchError("--cluster finds machines by itself; leave torchrun out")
+    loads_on = check_device(device) if cluster is None else "cpu"
     errors = Console(stderr=True, quiet=not is_rank_zero())
     columns = (SpinnerColumn(), TextColumn("{task.completed} images, {task.fields[rate]}/s"))
-    with process_group(choose_device(check_device(device))), ExitStack() as shown:
+    with process_group(choose_device(loads_on)), ExitStack() as contexts:
         on_rank_zero(lambda: check_output(out, overwrite, may_replace=is_prediction_table))
-        classifier = load(run, device)
+        classifier = load(run, loads_on)
         decider = Decider(classifier.calibration, wishes)
         if decider.warning and is_rank_zero():
             print_warning(decider.warning)
-        progress = shown.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
+        machines = None
+        if cluster is not None:
+            folder = out.with_name(f".{out.name}.slurm")
+            machines = contexts.enter_context(open_cluster(cluster, folder, jobs, check_device(device), cores))
+            if machines.warning:
+                print_warning(machines.warning)
+        progress = contexts.enter_context(Progress(*columns, console=errors, disable=not errors.is_terminal))
         task = progress.add_task("", rate="0")
 
         def advance(n: int) -> None:
@@ -196,7 +218,7 @@ def predict(
 
         flagged: Counter[str] = Counter()
         written, problems = predict_files(
-            classifier, paths, out, advance=advance, decider=decider, top_k=top_k, flagged=flagged
+            classifier, paths, out, advance=advance, decider=decider, top_k=top_k, flagged=flagged, cluster=machines
         )
     if not is_rank_zero():
         return  # with code 0: torchrun kills the other ranks once one fails, and the first still has to report

@@ -41,7 +41,20 @@ IterationsOption = Annotated[
     int | None, typer.Option("--budget-iterations", help="Number of training steps of each run.")
 ]
 MinutesOption = Annotated[float | None, typer.Option("--budget-minutes", help="Training time of each run, in minutes.")]
-JobsOption = Annotated[int, typer.Option("--jobs", help="Number of runs to train at the same time.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        help="Number of runs to train at the same time; default: 1, or as many as a --cluster has room for.",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", help="ray:HOST:PORT, ray:auto or slurm:PARTITION: work on the machines of a cluster."),
+]
+CoresOption = Annotated[
+    int | None, typer.Option("--cores", help="Cores of each job on a --cluster; default: 1, or 8 beside a GPU.")
+]
 
 
 def recipe_and_settings(words: list[str] | None) -> tuple[str | None, list[str]]:

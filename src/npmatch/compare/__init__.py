@@ -31,15 +31,20 @@ def compare(
     budget_minutes: float | None = None,
     data: str | Path | None = None,
     overrides: Overrides = (),
-    jobs: int = 1,
+    jobs: int | None = None,
     device: str | None = None,
     quiet: bool = False,
+    cluster: str | None = None,
+    cores: int | None = None,
 ) -> Rows:
     """Trains every algorithm with every seed on equal splits; returns the rows of OUT/table.csv.
 
     A variant is written npmatch[key=value;key=value]. If runs start from pretrained weights, `all` includes the
     baselines. A run that fails is counted in its row's `failed`, and `note` gives the reason. Runs that `out` holds
     already are not trained again; a later call may add algorithms and seeds.
+
+    `jobs` runs are trained at the same time by this machine, by default one, or by the machines of a `cluster`,
+    "ray:ADDRESS" or "slurm:PARTITION", by default as many as it has room for, each with `cores` cores.
     """
     text = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     plan = make_plan(
@@ -54,7 +59,7 @@ def compare(
     )
     if names_all(text):
         plan = plan.with_baselines()
-    return carry_out(plan, Path(out), jobs, device, quiet).rows()
+    return carry_out(plan, Path(out), jobs, device, quiet, cluster, cores).rows()
 
 
 def sweep(
@@ -70,11 +75,16 @@ def sweep(
     budget_minutes: float | None = None,
     data: str | Path | None = None,
     overrides: Overrides = (),
-    jobs: int = 1,
+    jobs: int | None = None,
     device: str | None = None,
     quiet: bool = False,
+    cluster: str | None = None,
+    cores: int | None = None,
 ) -> Rows:
-    """Trains one algorithm with every value of one key and every seed; returns the rows of OUT/table.csv."""
+    """Trains one algorithm with every value of one key and every seed; returns the rows of OUT/table.csv.
+
+    `jobs`, `cluster` and `cores` are those of `compare`.
+    """
     plan = make_plan(
         recipe,
         sweep_variants(algorithm, key, values),
@@ -86,7 +96,7 @@ def sweep(
         overrides=overrides,
         swept=key,
     )
-    return carry_out(plan, Path(out), jobs, device, quiet).rows()
+    return carry_out(plan, Path(out), jobs, device, quiet, cluster, cores).rows()
 
 
 __all__ = [

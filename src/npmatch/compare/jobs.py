@@ -1,16 +1,13 @@
-"""Runs as child processes, a few at a time: one that crashes does not affect the others."""
+"""Runs in processes of their own, a few at a time: one that crashes does not affect the others."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +17,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from npmatch.distributed.jobs import (
+    POLL,
+    TRIES,
+    Command,
+    Engine,
+    LostWorkerError,
+    Process,
+    ended_by,
+    stop_all,
+)
 from npmatch.errors import StoppedError, escaped
 from npmatch.runs.folder import RunFolder
 from npmatch.training.interrupt import catch_stop_signals
 
-POLL = 0.2  # seconds between two looks at the child processes
 TAIL = 16_384  # bytes at the end of a log that are read to find its last line
 ERROR_LINE = re.compile(r"npmatch: |[\w.]+(Error|Exception)\b")  # our errors, or the last line of a traceback
 
@@ -68,8 +74,10 @@ class JobDisplay:
         self.whole = self.progress.add_task("[bold]runs", total=total, completed=finished)
         self.tasks: dict[Job, TaskID] = {}
 
-    def started(self, job: Job) -> None:
-        """Adds a progress bar for a job that has started."""
+    def show(self, job: Job, process: Process) -> None:
+        """Adds a progress bar for a job once it has started."""
+        if job in self.tasks or not process.has_started():
+            return
         step = last_step(job.folder)
         self.tasks[job] = self.progress.add_task(escape(job.title), total=job.iterations, completed=step)
         if not self.console.is_terminal:
@@ -81,9 +89,18 @@ class JobDisplay:
             for job, task in self.tasks.items():
                 self.progress.update(task, completed=last_step(job.folder))
 
+    def lost(self, job: Job, problem: str | None) -> None:
+        """Removes the progress bar of a job that will be started again."""
+        self._remove(job)
+        self.say(f"{job.title}: {problem}; it will be resumed at its last checkpoint", warn=True)
+
+    def _remove(self, job: Job) -> None:
+        if job in self.tasks:  # it may have ended before it was seen to start
+            self.progress.remove_task(self.tasks.pop(job))
+
     def ended(self, job: Job, problem: str | None) -> None:
         """Replaces a job's progress bar by a line that says how it ended."""
-        self.progress.remove_task(self.tasks.pop(job))
+        self._remove(job)
         self.done += 1
         self.progress.update(self.whole, completed=self.done)
         how = "finished" if problem is None else f"failed: {problem}"
@@ -106,76 +123,72 @@ class JobDisplay:
         self.progress.stop()
 
 
-def run_jobs(jobs: Sequence[Job], parallel: int, lock: int | None, display: JobDisplay) -> dict[Job, str]:
-    """Runs all jobs, `parallel` at a time; returns the reason of each that failed.
+def run_jobs(
+    jobs: Sequence[Job], engine: Engine, display: JobDisplay, ended: Callable[[Job, str | None], None] | None = None
+) -> dict[Job, str]:
+    """Runs all jobs, as many at a time as the engine takes; returns the reason of each that failed.
 
-    `lock` is the descriptor of the comparison's lock, which child processes inherit. A signal stops all jobs.
+    `ended` is called with each job that has ended, and the reason if it failed. A job whose worker died is started
+    again, and resumes its run from the last checkpoint. A signal stops all jobs.
     """
-    waiting, running, problems = deque(jobs), dict[Job, subprocess.Popen[bytes]](), dict[Job, str]()
-    environment = child_environment(parallel)
+    waiting, under_way, problems = deque(jobs), dict[Job, Process](), dict[Job, str]()
+    losses = Losses()
     with catch_stop_signals() as stop:
         try:
-            while (waiting or running) and stop.signum is None:
-                while waiting and len(running) < parallel:
+            while (waiting or under_way) and stop.signum is None:
+                while waiting and len(under_way) < engine.parallel:
                     job = waiting.popleft()
-                    running[job] = start(job, environment, lock)
-                    display.started(job)
+                    under_way[job] = engine.start(Command(job.command, job.log, job.folder))
+                for job, process in under_way.items():
+                    display.show(job, process)
                 time.sleep(POLL)
                 display.update()
-                for job in [job for job, process in running.items() if process.poll() is not None]:
-                    problem = problem_of(running.pop(job).returncode, job.log)
+                for job, problem, is_lost in ended_jobs(under_way):
+                    del under_way[job]
+                    if is_lost and losses.may_go_on(job):
+                        display.lost(job, problem)
+                        waiting.appendleft(job)
+                        continue
                     if problem is not None:
                         problems[job] = problem
                     display.ended(job, problem)
+                    if ended is not None:
+                        ended(job, problem)
         finally:
-            stop_all(running.values())
+            stop_all(under_way.values(), engine.stop_seconds)
         if stop.signum is not None:
             raise StoppedError("stopped; all runs are saved, run the same command again to go on", stop.signum)
     return problems
 
 
-def start(job: Job, environment: Mapping[str, str], lock: int | None) -> subprocess.Popen[bytes]:
-    """Starts a job's process in a session of its own.
-
-    The terminal's Ctrl-C does not reach it there, only the one SIGINT from `stop_all`: a second would end it without a
-    checkpoint.
-    """
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(job.log, "wb") as log:
-        return subprocess.Popen(
-            job.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-            pass_fds=[] if lock is None else [lock],
-        )
+def ended_jobs(under_way: Mapping[Job, Process]) -> list[tuple[Job, str | None, bool]]:
+    """The jobs that have ended, each with the reason if it failed, and whether it lost its worker."""
+    found: list[tuple[Job, str | None, bool]] = []
+    for job, process in under_way.items():
+        try:
+            code = process.poll()
+        except LostWorkerError as error:
+            found.append((job, f"its worker was lost: {error}", True))
+            continue
+        if code is not None:
+            found.append((job, problem_of(code, job.log), False))
+    return found
 
 
-def stop_all(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Asks processes to save and stop, and waits for them; Ctrl-C while waiting kills them."""
-    alive = [process for process in processes if process.poll() is None]
-    for process in alive:
-        process.send_signal(signal.SIGINT)
-    try:
-        for process in alive:
-            process.wait()
-    except KeyboardInterrupt:
-        for process in alive:
-            process.kill()
-        raise
+class Losses:
+    """How often each job has lost its worker since it last made progress."""
 
+    def __init__(self) -> None:
+        """Counts from zero."""
+        self.counts: dict[Job, tuple[int, int]] = {}  # job → losses in a row, step of its run at the last one
 
-def child_environment(parallel: int) -> dict[str, str]:
-    """Environment variables of a child process, with an equal share of the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {**os.environ, "OMP_NUM_THREADS": str(max(1, cores // parallel))}
-
-
-def python_module(name: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a module with this Python."""
-    return (sys.executable, "-m", name, *arguments)
+    def may_go_on(self, job: Job) -> bool:
+        """Counts one loss; False if the run loses every worker without getting further."""
+        count, before = self.counts.get(job, (0, -1))
+        step = last_step(job.folder)
+        count = 1 if step > before else count + 1
+        self.counts[job] = count, max(step, before)
+        return count < TRIES
 
 
 def problem_of(code: int, log: Path) -> str | None:
@@ -183,8 +196,7 @@ def problem_of(code: int, log: Path) -> str | None:
     if code == 0:
         return None
     if code < 0:
-        hint = " (perhaps out of memory)" if -code == signal.SIGKILL else ""
-        return f"killed by {signal.Signals(-code).name}{hint}"
+        return ended_by(-code)
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if ERROR_LINE.match(line)] or lines or [f"ended with exit code {code}"]
     return errors[-1].strip().removeprefix("npmatch: ")

@@ -18,7 +18,8 @@ from npmatch.report.record import NUMBERS
 from npmatch.runs.evaluate import read_record
 from npmatch.runs.folder import RunFolder
 
-Problems = dict[tuple[Variant, int], str]  # variant and seed of a run that failed → reason
+Run = tuple[Variant, int]  # its variant and its seed
+Problems = dict[Run, str]  # run that failed → reason
 
 
 def run_folder(out: Path, variant: Variant, seed: int) -> RunFolder:
@@ -33,15 +34,21 @@ def is_finished(out: Path, variant: Variant, seed: int) -> bool:
 
 
 def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
-    """The methods with the outcomes of their runs, for the tables and the report."""
+    """The comparison of all runs of a plan, of which all are finished but those with problems."""
+    finished = [run for run in plan.runs() if run not in problems]
+    return make_comparison(plan, {run: read_outcome(run_folder(out, *run), run[1]) for run in finished}, problems)
+
+
+def make_comparison(plan: Plan, outcomes: Mapping[Run, Outcome], problems: Problems) -> Comparison:
+    """The methods with the outcomes of their runs so far, for the tables and the report."""
     methods = []
     for variant in plan.variants:
-        finished = [seed for seed in plan.seeds if (variant, seed) not in problems]
+        runs = [(variant, seed) for seed in plan.seeds]
         methods.append(
             Method(
                 plan.name(variant),
-                [read_outcome(run_folder(out, variant, seed), seed) for seed in finished],
-                {seed: problems[variant, seed] for seed in plan.seeds if (variant, seed) in problems},
+                [outcomes[run] for run in runs if run in outcomes],
+                {run[1]: problems[run] for run in runs if run in problems},
                 plan.paper_error(variant),
                 plan.iterations(variant),
             )
@@ -49,6 +56,23 @@ def read_comparison(plan: Plan, out: Path, problems: Problems) -> Comparison:
     title = plan.recipe or Path(plan.settings.get("data.root", "")).name or "comparison"
     subtitle = f"{plan.swept} of {plan.variants[0].without(plan.swept).label}" if plan.swept else "methods compared"
     return Comparison(f"{title} · {subtitle}", methods, describe(plan), plan.swept)
+
+
+class GrowingTable:
+    """The tables of a comparison under way, written again whenever a run ends."""
+
+    def __init__(self, plan: Plan, out: Path, failed: Problems, finished: Iterable[Run]) -> None:
+        """`finished` are the runs that need no more work; those in `failed` cannot be trained."""
+        self.plan, self.out, self.problems = plan, out, dict(failed)
+        self.outcomes = {run: read_outcome(run_folder(out, *run), run[1]) for run in finished}
+
+    def add(self, run: Run, problem: str | None) -> None:
+        """Adds a run that has ended, which failed if there is a problem."""
+        if problem is None:
+            self.outcomes[run] = read_outcome(run_folder(self.out, *run), run[1])
+        else:
+            self.problems[run] = problem
+        write_tables(make_comparison(self.plan, self.outcomes, self.problems), self.out)
 
 
 def describe(plan: Plan) -> dict[str, object]:
@@ -80,10 +104,15 @@ def check_splits(plan: Plan, out: Path) -> None:
 
 def write_results(comparison: Comparison, out: Path) -> None:
     """Writes table.txt, table.csv, runs.csv and report.html."""
+    write_tables(comparison, out)
+    write_report(comparison, out / "report.html")
+
+
+def write_tables(comparison: Comparison, out: Path) -> None:
+    """Writes table.txt, table.csv and runs.csv."""
     write_atomically(out / "table.txt", table_text(comparison.rows(), comparison.heading).encode())
     write_atomically(out / "table.csv", csv_text(comparison.rows()))
     write_atomically(out / "runs.csv", csv_text(run_rows(comparison)))
-    write_report(comparison, out / "report.html")
 
 
 def run_rows(comparison: Comparison) -> Iterable[dict[str, Any]]:

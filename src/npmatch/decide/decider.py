@@ -59,6 +59,7 @@ class Decider:
     def __init__(self, calibration: Calibration | None, wishes: Wishes) -> None:
         """`calibration` is that of the model's run, or None if it has none."""
         self.calibration = calibration = calibration or Calibration()
+        self.wishes = wishes
         self.temperature = calibration.temperature if wishes.calibrate else None
         self.abstention = None if wishes.abstain is None else calibration.abstention(wishes.abstain, wishes.confidence)
         self.sets = None if wishes.coverage is None else calibration.prediction_sets(wishes.coverage)

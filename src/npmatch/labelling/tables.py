@@ -26,7 +26,7 @@ from npmatch.labelling.files import ImageFinder, training_labels
 from npmatch.labelling.label_studio import labelling_interface, local_file, make_task
 from npmatch.labelling.suggest import Suggestion, suggest
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.files import read_in_batches
+from npmatch.predict.rows import read_in_batches
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.types import Prediction
