@@ -60,6 +60,8 @@ def carry_out(
         out.mkdir(parents=True, exist_ok=True)
         # The lock is inherited by child processes, which must end before another comparison begins.
         lock = contexts.enter_context(locked(out, inherited=True))
+        if remote is not None:
+            remote.campaign = out
         return _carry_out(plan, out, remote or Local(jobs or 1, lock), device, quiet)
 
 

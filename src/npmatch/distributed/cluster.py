@@ -48,6 +48,7 @@ class Cluster(Engine):
     """Calls functions and runs commands on many machines; each gets `cores` cores and `gpus` GPUs."""
 
     warning: str | None = None  # a line for the user
+    campaign: Path | None = None  # folder that the user's command has locked, for workers to check that they see it
     files_per_call = 1024  # the images that `predict` sends together: more where a call takes long to start
 
     def __init__(self, name: str, parallel: int | None, gpus: int, cores: int | None) -> None:
@@ -82,7 +83,8 @@ class Cluster(Engine):
         """Queues a command; it has started once its log exists."""
         command.log.parent.mkdir(parents=True, exist_ok=True)
         command.log.unlink(missing_ok=True)
-        return _Remote(self.submit(run_command, command.words, command.log, command.folder, self.cores), command.log)
+        order = (command.words, command.log, command.folder, self.cores, self.campaign)
+        return _Remote(self.submit(run_command, *order), command.log)
 
     def __enter__(self) -> Self:
         """The cluster itself."""

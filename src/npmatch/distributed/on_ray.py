@@ -100,6 +100,8 @@ def connect(name: str, address: str) -> None:
     try:
         with _kept_sigterm():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            # Ray would print that a machine died to standard output, which is for results; the callers report it.
+            ray._private.worker._worker_logs_enabled = False
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         reason = str(error).strip().splitlines()[0]
         hint = "start one with: ray start --head" if address == "auto" else "is it the head of a Ray cluster?"

@@ -20,6 +20,7 @@ from npmatch.errors import NPMatchError
 EXECUTOR = "slurm"  # of submitit
 WITHOUT_LIMIT = 30 * 24 * 60  # minutes that a job asks for on a partition without a time limit
 CALLS = 16  # of `predict` at the same time, unless --jobs says otherwise
+RULE = "-" * 22  # before and after the traceback in submitit's errors
 TIME_IS_UP = "submitit.core.utils.UncompletedJobError"  # what a batch job reports shortly before Slurm ends it
 STATES_EVERY = 60  # seconds between two questions to Slurm about all jobs; results are noticed sooner
 
@@ -90,13 +91,13 @@ class _SlurmCall(Generic[Result]):
         if not self.kept:
             try:
                 self.kept.append(self.job.result())
-            except UncompletedJobError as error:  # no result: the machine died, or the time was up
-                raise LostWorkerError(f"batch job {self.job.job_id} ended: {self.job.state}") from error
             except FailedJobError as error:
-                lines = [line for line in str(error).splitlines() if line.strip()]
-                if any(line.startswith(f"{TIME_IS_UP}:") for line in lines):
+                lines = [line for line in str(error).split(RULE)[1].splitlines() if line.strip()]  # of the traceback
+                if lines[-1].startswith(TIME_IS_UP):
                     raise LostWorkerError(f"the time of batch job {self.job.job_id} was up") from error
                 raise NPMatchError(f"batch job {self.job.job_id} failed: {lines[-1].strip()}") from error
+            except UncompletedJobError as error:  # there is no result, because the machine died
+                raise LostWorkerError(f"batch job {self.job.job_id} ended: {self.job.state}") from error
             for file in self.job.paths.folder.glob(f"{self.job.job_id}_*"):  # otherwise millions would gather there
                 file.unlink(missing_ok=True)
         return self.kept[0]

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO, Any
 
 from npmatch.errors import NPMatchError
-from npmatch.files import LOCK, is_locked, sees_lock
+from npmatch.files import is_locked, sees_lock
 from npmatch.version import __version__
 
 POLL = 0.2  # seconds between two looks at a child process or a lock
@@ -45,12 +45,13 @@ def call_on_worker(
         return str(error), None
 
 
-def run_command(words: tuple[str, ...], log: Path, folder: Path, cores: int) -> int:
+def run_command(words: tuple[str, ...], log: Path, folder: Path, cores: int, campaign: Path | None = None) -> int:
     """Runs a Python command with this machine's Python; returns its exit code.
 
+    It will lock `folder`; the user's command has locked `campaign`, by which this machine can tell that it sees locks.
     Where the call is interrupted, the command is asked to save its state, and ends before this function does.
     """
-    check_shared(log)
+    check_shared(log.parent, campaign)
     with open(log, "wb") as errors:
         wait_until_free(folder, errors)
         child = subprocess.Popen(
@@ -73,14 +74,13 @@ def run_command(words: tuple[str, ...], log: Path, folder: Path, cores: int) -> 
                 child.wait()
 
 
-def check_shared(log: Path) -> None:
+def check_shared(folder: Path, campaign: Path | None) -> None:
     """Refuses storage that this machine does not share with the user's, or on which it does not see their locks."""
-    host, folder = socket.gethostname(), log.parent
+    host = socket.gethostname()
     if not folder.is_dir():
         raise NPMatchError(
             f"{folder}: not on {host}; choose an --out on storage that all machines of the cluster share"
         )
-    campaign = next((above for above in folder.resolve().parents if (above / LOCK).exists()), None)
     if campaign is not None and not sees_lock(campaign):
         raise NPMatchError(
             f"{campaign}: {host} does not see this command's lock, so two machines could write the same run; choose an "
