@@ -20,6 +20,7 @@ from npmatch.errors import NPMatchError
 from npmatch.files import locked
 from npmatch.runs.open import open_run_data
 from npmatch.training import load_tensors, save_tensors
+from npmatch.training.loop import Trainer
 from same_runs import same_run
 from tiny import stop_tiny, train_tiny
 
@@ -239,6 +240,30 @@ def test_two_processes_in_one_folder_are_refused_and_death_releases_it(tmp_path)
     finally:
         holder.kill()
         holder.wait()
+
+
+@pytest.mark.parametrize("step", [12, 22])  # before a checkpoint, and before the end, when the model is written
+def test_a_run_that_another_process_has_taken_over_is_left_alone(tmp_path, monkeypatch, step):
+    """As where a file server gave up the lock of a machine that it lost contact with."""
+    folder, take_step, found = tmp_path / "run", Trainer.take_step, {}
+
+    def taking_over(self, raw):
+        take_step(self, raw)
+        if self.step == step:
+            (folder / ".lock").write_text("process 7 on elsewhere\n")
+            log = folder / "metrics.jsonl"  # a resumed run replaces its log
+            shutil.copy(log, tmp_path / "log")
+            os.replace(tmp_path / "log", log)
+            found.update({path: path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+
+    monkeypatch.setattr(Trainer, "take_step", taking_over)
+    with pytest.raises(NPMatchError, match=r"run: was taken over by another process \(process 7 on elsewhere\)"):
+        train_tiny(folder)
+    now = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    is_own = "tfevents"  # each process writes a file of its own for TensorBoard
+    assert {p: b for p, b in now.items() if is_own not in p.name} == {
+        p: b for p, b in found.items() if is_own not in p.name
+    }
 
 
 def test_the_default_generators_come_back_after_a_run(tmp_path):
