@@ -23,7 +23,8 @@ PROGRAM = """
 import resource, sys
 from npmatch.cli import main
 code = main(["predict", *sys.argv[1:], "--device", "cpu"])
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print("used", used.ru_utime + used.ru_stime, used.ru_maxrss)
 sys.exit(code)
 """
 
@@ -86,11 +87,15 @@ def on_cluster(machines: int, files: int, words: list[str]) -> bytes:
 
 
 def measure(name: str, files: int, words: list[str]) -> bytes:
-    """Predicts in a process of its own, prints its time and its peak memory, and returns the table."""
+    """Predicts in a process of its own, prints its times and its peak memory, and returns the table."""
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], check=True, stdout=subprocess.PIPE, text=True)
-    seconds, peak = time.monotonic() - started, int(done.stdout.split("peak")[-1]) / 1024
-    print(f"{name:>16}: {seconds:5.0f} s, {files / seconds:5.0f} files/s, peak {peak:4.0f} MiB", flush=True)
+    seconds, (cpu, peak) = time.monotonic() - started, map(float, done.stdout.split("used")[-1].split())
+    print(
+        f"{name:>16}: {seconds:4.0f} s, {files / seconds:4.0f} files/s; the command itself: {cpu:4.0f} s of a core, "
+        f"peak {peak / 1024:4.0f} MiB",
+        flush=True,
+    )
     return Path(words[words.index("-o") + 1]).read_bytes()
 
 

@@ -188,7 +188,8 @@ class Dying(Cluster):
         super().__init__("made:up", None, gpus=0, cores=1)
         self.deaths, self.progress, self.starts = deaths, progress, 0
 
-    room = send = None  # type: ignore[assignment]
+    room = send = None  # never called
+    poll = 0.001
 
     def start(self, command):
         self.starts += 1
@@ -220,7 +221,6 @@ def test_a_run_that_lost_its_worker_is_started_again_as_long_as_it_gets_further(
     tmp_path, capsys, monkeypatch, deaths, progress, starts, fails
 ):
     monkeypatch.setattr(Dying, "__abstractmethods__", frozenset())
-    monkeypatch.setattr("npmatch.compare.jobs.POLL", 0.001)
     engine, job, ended = Dying(deaths, progress), Job("m", 0, (), tmp_path / "m" / "seed-0", 100), []
     problems = run_jobs([job], engine, JobDisplay(1, 0), lambda job, problem: ended.append(problem))
     assert engine.starts == starts

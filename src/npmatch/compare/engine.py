@@ -21,7 +21,7 @@ from npmatch.compare.results import (
 )
 from npmatch.compare.variants import Variant
 from npmatch.distributed.cluster import open_cluster
-from npmatch.distributed.jobs import Engine, Local, python_module
+from npmatch.distributed.jobs import Engine, Local, becomes_visible, python_module
 from npmatch.errors import NPMatchError
 from npmatch.files import LOCK, locked
 from npmatch.report import Comparison
@@ -124,8 +124,7 @@ def measure_variants(
         measurements = {make_measurement(plan, out, variant, device): variant for variant in now}
         problems = run_jobs(list(measurements), engine, JobDisplay(0, 0, quiet=True))
         for job, variant in measurements.items():
-            steps = problems.get(job)
-            yield variant, int(json.loads(_measured(job).read_text())["iterations"]) if steps is None else steps
+            yield variant, problems[job] if job in problems else read_measurement(job)
 
 
 def make_measurement(plan: Plan, out: Path, variant: Variant, device: str | None) -> Job:
@@ -142,6 +141,13 @@ def make_measurement(plan: Plan, out: Path, variant: Variant, device: str | None
         "device": device,
     }
     return replace(job, command=python_module("npmatch.compare.pace", json.dumps(request)))
+
+
+def read_measurement(job: Job) -> int:
+    """The number of steps that a measurement found."""
+    path = _measured(job)
+    becomes_visible(path.exists, path.parent)
+    return int(json.loads(path.read_text())["iterations"])
 
 
 def _measured(job: Job) -> Path:

@@ -18,12 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from npmatch.distributed.jobs import (
-    POLL,
     TRIES,
     Command,
     Engine,
     LostWorkerError,
     Process,
+    becomes_visible,
     ended_by,
     stop_all,
 )
@@ -141,7 +141,7 @@ def run_jobs(
                     under_way[job] = engine.start(Command(job.command, job.log, job.folder))
                 for job, process in under_way.items():
                     display.show(job, process)
-                time.sleep(POLL)
+                time.sleep(engine.poll)
                 display.update()
                 for job, problem, is_lost in ended_jobs(under_way):
                     del under_way[job]
@@ -197,7 +197,8 @@ def problem_of(code: int, log: Path) -> str | None:
         return None
     if code < 0:
         return ended_by(-code)
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    text = log.read_text(encoding="utf-8", errors="replace") if becomes_visible(log.exists, log.parent) else ""
+    lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if ERROR_LINE.match(line)] or lines or [f"ended with exit code {code}"]
     return errors[-1].strip().removeprefix("npmatch: ")
 

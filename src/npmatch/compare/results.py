@@ -6,11 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from npmatch.compare.plan import Plan
 from npmatch.compare.variants import Variant
+from npmatch.distributed.jobs import becomes_visible
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.report import Comparison, Method, Outcome, table_text, write_report
@@ -68,10 +70,11 @@ class GrowingTable:
 
     def add(self, run: Run, problem: str | None) -> None:
         """Adds a run that has ended, which failed if there is a problem."""
-        if problem is None:
-            self.outcomes[run] = read_outcome(run_folder(self.out, *run), run[1])
-        else:
+        if problem is not None:
             self.problems[run] = problem
+        elif becomes_visible(lambda: is_finished(self.out, *run), run_folder(self.out, *run).path):
+            with suppress(NPMatchError):  # reading all runs at the end reports it, when the others are trained
+                self.outcomes[run] = read_outcome(run_folder(self.out, *run), run[1])
         write_tables(make_comparison(self.plan, self.outcomes, self.problems), self.out)
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from npmatch.distributed.jobs import POLL, TRIES, Command, Engine, LostWorkerError, Process, ended_by
+from npmatch.distributed.jobs import TRIES, Command, Engine, LostWorkerError, Process, ended_by
 from npmatch.distributed.workers import call_on_worker, run_command
 from npmatch.errors import NPMatchError
 from npmatch.version import __version__
@@ -167,7 +167,7 @@ def _result_of_first(
         part, call = under_way[0]
         try:
             while not call.done():
-                time.sleep(POLL / 20)
+                time.sleep(cluster.poll / 20)
             result = call.result()
             under_way.popleft()
             return result

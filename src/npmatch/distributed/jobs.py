@@ -14,14 +14,16 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from npmatch.errors import NPMatchError
 
-POLL = 0.2  # seconds between two looks at the jobs
+POLL = 0.2  # seconds between two looks at the jobs, by default
+VISIBLE_SECONDS = 90.0  # that a file server may take to show what another machine has written; NFS takes up to 60
 TRIES = 3  # times that a job may lose its machine without having made progress
 STOP_SECONDS = 60.0  # that jobs of other machines have to save their state and stop
 
@@ -59,6 +61,7 @@ class Engine(ABC):
     """Carries out commands, each in a process of its own."""
 
     parallel: int  # number of commands at the same time
+    poll = POLL  # seconds between two looks at the jobs
     stop_seconds = STOP_SECONDS
 
     @abstractmethod
@@ -148,6 +151,18 @@ def _has_ended(process: Process) -> bool:
         return process.poll() is not None
     except (LostWorkerError, NPMatchError):
         return True
+
+
+def becomes_visible(is_visible: Callable[[], bool], folder: Path, seconds: float = VISIBLE_SECONDS) -> bool:
+    """Waits for something that another machine has written into a folder; False if it does not show in time."""
+    deadline = time.monotonic() + seconds
+    while not is_visible():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+        with suppress(OSError):
+            os.listdir(folder)  # lets the file system look again
+    return True
 
 
 def child_environment(parallel: int) -> dict[str, str]:

@@ -47,6 +47,7 @@ class RayCluster(Cluster):
         options = {"num_cpus": self.cores, "num_gpus": gpus, "max_calls": 0}
         # A lost call is sent again by the caller, who can tell whether there is progress.
         self.options = {**options, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        self.remotes: dict[Callable[..., Any], Any] = {}  # Ray sends a function to its workers once for each of these
 
     def _slots(self) -> int:
         """The number of calls that fit on the machines that are alive."""
@@ -62,7 +63,9 @@ class RayCluster(Cluster):
 
     def send(self, function: Callable[..., Result], *arguments: Any) -> Call[Result]:
         """Submits a Ray task."""
-        return _RayCall(ray.remote(**self.options)(function).remote(*arguments))
+        if function not in self.remotes:
+            self.remotes[function] = ray.remote(**self.options)(function)
+        return _RayCall(self.remotes[function].remote(*arguments))
 
     def close(self) -> None:
         """Disconnects; the cluster stays up."""

@@ -31,6 +31,7 @@ class SlurmCluster(Cluster):
     """A partition of a Slurm cluster."""
 
     files_per_call = 16_384  # a batch job starts a Python process and loads the model
+    poll = 2.0  # each look at a job asks the file server
 
     def __init__(
         self,
