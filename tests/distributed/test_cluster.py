@@ -125,6 +125,34 @@ def test_predictions_that_lose_a_machine_are_those_of_one_process(machines, star
     assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("head", "write ray:HOST:PORT, as `ray start --head` prints it, or ray:auto"),
+        ("127.0.0.1:1", "no Ray cluster answers there ([Errno 111] Connection refused); start one on 127.0.0.1 with: "),
+    ],
+)
+def test_a_cluster_that_is_not_up_is_one_line_and_no_folder(tmp_path, capsys, address, message):
+    words = ["compare", "digits-40", "--algorithms", "supervised", "--out", str(tmp_path / "out")]
+    assert main([*words, "--cluster", f"ray:{address}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"npmatch: --cluster ray:{address}: {message}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_cluster_without_room_is_waited_for_and_runs_that_wait_are_stopped_by_ctrl_c(start, tmp_path):
+    words = ["compare", *WORDS, "--algorithms", "supervised", "--seeds", "2", "--out", tmp_path / "out"]
+    process = start(*words, "--cores", "64")
+    assert "no machine has 64 cores yet; waiting for one" in process.stderr.readline()
+    wait_for((tmp_path / "out" / "supervised").is_dir, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "started" not in err
+
+
 @pytest.mark.slow
 def test_a_budget_in_minutes_is_measured_by_a_worker_and_ctrl_c_leaves_runs_to_resume(start, tmp_path):
     run = RunFolder(tmp_path / "out" / parse_variant("supervised[training.batch=8]").slug / "seed-0")

@@ -136,7 +136,7 @@ def run_jobs(
     with catch_stop_signals() as stop:
         try:
             while (waiting or under_way) and stop.signum is None:
-                while waiting and len(under_way) < engine.parallel:
+                while waiting and len(under_way) < engine.parallel and stop.signum is None:
                     job = waiting.popleft()
                     under_way[job] = engine.start(Command(job.command, job.log, job.folder))
                 for job, process in under_way.items():

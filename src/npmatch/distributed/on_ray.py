@@ -101,13 +101,14 @@ def connect(name: str, address: str) -> None:
     if address != "auto":
         _check_answers(name, address)
     try:
-        with _kept_sigterm():
+        with _kept_sigterm(), _silenced():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             # Ray would print that a machine died to standard output, which is for results; the callers report it.
             ray._private.worker._worker_logs_enabled = False
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         reason = str(error).strip().splitlines()[0]
-        hint = "start one with: ray start --head" if address == "auto" else "is it the head of a Ray cluster?"
+        hint = "is it the head of a Ray cluster, and does this machine have its token, ~/.ray/auth_token?"
+        hint = "start one with: ray start --head" if address == "auto" else hint
         raise NPMatchError(f"--cluster {name}: {reason} ({hint})") from error
 
 
@@ -135,3 +136,16 @@ def _kept_sigterm() -> Iterator[None]:
     yield
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Hides what Ray's own library writes to standard error: a warning for each second in which it cannot connect."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
