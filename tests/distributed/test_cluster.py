@@ -25,6 +25,7 @@ SMALL = {
     "training.unlabeled_ratio": 2,
     "training.log_every": 5,
     "training.checkpoint_every": 10,
+    "training.eval_every": 1000,
     "backbone.width": 4,
 }
 WORDS = ["digits-40", *(f"{key}={value}" for key, value in SMALL.items())]
