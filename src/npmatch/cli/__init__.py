@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from npmatch.cli import compare, data, export, label, predict, serve, train
+from npmatch.cli import audit, compare, data, export, label, predict, serve, train
 from npmatch.cli.runner import (
     TRUST_CODE,
     fail,
@@ -37,6 +37,7 @@ app.command()(predict.predict)
 app.command()(predict.report)
 app.command()(label.suggest)
 app.command()(label.label)
+app.command()(audit.audit)
 app.command()(export.export)
 app.command()(compare.compare)
 app.command()(compare.sweep)

@@ -14,6 +14,7 @@ from npmatch.data.labels import LabelRow, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
 from npmatch.files import in_utf8
 from npmatch.labelling.label_studio import read_export
+from npmatch.runs.audit_record import kept_error, kept_for_audits
 from npmatch.runs.open import RunData
 from npmatch.types import ImageSet
 
@@ -27,6 +28,7 @@ class ImageFinder:
         self.position = positions_by_name(run.dataset.train)
         self.held_out = set(run.split.validation.tolist())
         self.left_out = set(run.split.left_out.tolist())
+        self.audited = kept_for_audits(run.folder)
 
     def find(self, path: str, where: str) -> str:
         """The name in the data set, or the absolute path of an image outside it; `where` names the row in errors."""
@@ -37,7 +39,11 @@ class ImageFinder:
             raise NPMatchError(f"{where}: {path} is held out for validation, and its label is known; remove the row")
         if self.position.get(name) in self.left_out:
             raise NPMatchError(f"{where}: {path} was left out of training (see quarantine.json); remove the row")
+        if name in self.audited and name not in self.run.book().labels:
+            raise kept_error(where, path, self.run.folder)
         file = self.run.file(self.position[name]) if name in self.position else name
+        if file is not None and name not in self.audited and (same := self.run.audited_copy(file)):
+            raise kept_error(where, f"{path}, which has the content of {same},", self.run.folder)
         if file is not None and (same := self.run.why_no_label(file)):
             raise NPMatchError(f"{where}: {path} has the same content as {same}; remove the row")
         return name

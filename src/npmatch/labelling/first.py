@@ -11,9 +11,7 @@ is a good choice too. Broken files are never chosen, nor two copies of one pictu
 
 from __future__ import annotations
 
-import csv
 import heapq
-import io
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,8 +35,7 @@ from npmatch.data.sources.listing import Listing
 from npmatch.distributed.devices import choose_device
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
-from npmatch.files import name_as_text
-from npmatch.labelling.tables import write_file
+from npmatch.labelling.tables import write_empty_table
 from npmatch.training.display import counting
 
 SIDE = 128  # pixels at which the network sees the images: enough to tell what is typical
@@ -183,8 +180,4 @@ def write_first_table(found: FirstLabels, data: Path, out: Path) -> None:
             for row in found.rows
         ),
     )
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("path", "label", "reason"))
-    writer.writerows((name_as_text(path), label, reason) for path, label, reason in rows)
-    write_file(out, text.getvalue().encode())
+    write_empty_table(rows, out)

@@ -16,7 +16,6 @@ from xml.sax.saxutils import quoteattr
 
 from npmatch.data.labels import LabelRow
 from npmatch.errors import NPMatchError
-from npmatch.labelling.suggest import Suggestion
 
 CONTROL, IMAGE = "label", "image"  # names of the controls in the labelling interface
 LOCAL_FILES = "/data/local-files/?d="
@@ -29,13 +28,15 @@ def local_file(path: Path, root: Path) -> str:
     return LOCAL_FILES + quote(str(path.relative_to(root)), errors="surrogateescape")
 
 
-def make_task(suggestion: Suggestion, path: str, address: str, model: str) -> dict[str, Any]:
-    """A suggestion as a task, with the predicted class as a proposal; `model` is stored as the model's version."""
-    proposal = {"from_name": CONTROL, "to_name": IMAGE, "type": "choices", "value": {"choices": [suggestion.predicted]}}
-    return {
-        "data": {"image": address, "path": path, "reason": suggestion.reason},
-        "predictions": [{"model_version": model, "score": suggestion.confidence, "result": [proposal]}],
-    }
+def make_task(path: str, address: str, reason: str) -> dict[str, Any]:
+    """A task to label an image, without a proposal."""
+    return {"data": {"image": address, "path": path, "reason": reason}}
+
+
+def proposal(predicted: str, confidence: float, model: str) -> dict[str, Any]:
+    """What a task needs besides to propose a class; `model` is stored as the model's version."""
+    choice = {"from_name": CONTROL, "to_name": IMAGE, "type": "choices", "value": {"choices": [predicted]}}
+    return {"predictions": [{"model_version": model, "score": confidence, "result": [choice]}]}
 
 
 def labelling_interface(class_names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from npmatch.data.sources.tables import read_rows
 from npmatch.errors import NPMatchError
 from npmatch.files import name_as_text, write_atomically
 from npmatch.labelling.files import ImageFinder, training_labels
-from npmatch.labelling.label_studio import labelling_interface, local_file, make_task
+from npmatch.labelling.label_studio import labelling_interface, local_file, make_task, proposal
 from npmatch.labelling.suggest import Suggestion, suggest
 from npmatch.predict.classifier import Classifier
 from npmatch.predict.rows import read_in_batches
+from npmatch.runs.audit_record import kept_for_audits
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.types import Prediction
@@ -53,8 +54,7 @@ class Suggestions:
 
     def path(self, name: str, position: int) -> str:
         """The absolute path of an image, or its name if it has no file of its own."""
-        file = file_of(self.candidates.images, position)
-        return name if file is None else os.path.abspath(file)
+        return path_of(self.candidates.images, name, position)
 
     def table(self) -> list[dict[str, Any]]:
         """The rows of the CSV, with an empty label to fill in."""
@@ -86,7 +86,7 @@ def suggest_for_run(
     classifier = load(run, device)
     opened = open_run_data(run, data) if unlabeled is None or RunFolder(run).exists() else None
     if unlabeled is not None:
-        candidates = folder_candidates(classifier, Path(unlabeled), opened)
+        candidates = folder_candidates(classifier, Path(unlabeled), opened, not_to_suggest(opened))
     else:
         assert opened is not None
         candidates = own_candidates(opened)
@@ -109,9 +109,9 @@ def suggest_for_run(
 
 
 def own_candidates(run: RunData) -> Candidates:
-    """The run's own unlabelled images."""
+    """The run's own unlabelled images, without those that are kept for an audit."""
     labels = run.book().labels
-    unlabeled = run.unlabeled(labels)
+    unlabeled = run.unlabeled(not_to_suggest(run))
     return Candidates(unlabeled.names, unlabeled.images, labelled_since(run, labels))
 
 
@@ -125,15 +125,23 @@ def labelled_since(run: RunData, labels: dict[str, str]) -> ImageStore:
     return JoinedImages(SelectedImages(train.images, index), FileImages(outside, side, channels))
 
 
-def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None) -> Candidates:
-    """The readable images in a folder that have no label in the run; the run's own images keep their names."""
+def not_to_suggest(run: RunData | None) -> set[str]:
+    """Names of images that have a label in a run's book, or are kept for an audit of the run."""
+    return set() if run is None else run.book().labels.keys() | kept_for_audits(run.folder)
+
+
+def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None, without: Container[str]) -> Candidates:
+    """The readable images in a folder that the run was not trained or tested on, without those of some names.
+
+    The run's own images keep their names.
+    """
     names: dict[str, str] = {}  # absolute path → name
     labels = {} if run is None else run.book().labels
     finder, trained = (None, {}) if run is None else (ImageFinder(run), training_labels(run))
     for file in map(os.path.abspath, find_images([folder])):
         name = (finder.name_of(file) if finder else None) or file
         may_be_labelled = finder is None or finder.takes_label(file, name)
-        if may_be_labelled and name not in labels and name not in trained:
+        if may_be_labelled and name not in without and name not in trained:
             names[file] = name
     known = None if run is None else labelled_since(run, labels)
     files, prediction, problems = predict_readable(classifier, names)
@@ -177,24 +185,49 @@ def write_table(suggestions: Suggestions, out: Path) -> None:
 
 
 def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, Path | None]:
+    """Writes suggestions as tasks for Label Studio with proposals; the result is that of `write_images_as_tasks`."""
+    rows = [
+        (row.position, row.name, row.reason, proposal(row.predicted, row.confidence, model)) for row in suggestions.rows
+    ]
+    return write_images_as_tasks(rows, suggestions.candidates.images, suggestions.class_names, out)
+
+
+def write_images_as_tasks(
+    rows: Sequence[tuple[int, str, str, dict[str, Any]]], images: ImageStore, choices: Sequence[str], out: Path
+) -> tuple[Path, Path | None]:
     """Writes tasks for Label Studio to `out`, and the labelling interface to an XML file beside it.
 
+    A row is the position of an image in `images`, its name, the reason to label it and what else its task holds.
     Returns the path of the XML file, and the folder that holds all images, or None if they are not in files.
     """
-    images = suggestions.candidates.images
-    files = [file_of(images, row.position) for row in suggestions.rows]
+    files = [file_of(images, position) for position, *_ in rows]
     root = None if None in files else Path(os.path.commonpath([os.path.abspath(f.parent) for f in files if f]))
     tasks = []
-    for row, file in zip(suggestions.rows, files, strict=True):
+    for (position, name, reason, more), file in zip(rows, files, strict=True):
         if file is None or root is None:
-            address = as_data_uri(images, row.position)
+            address = as_data_uri(images, position)
         else:
             address = local_file(Path(os.path.abspath(file)), root)
-        tasks.append(make_task(row, suggestions.path(row.name, row.position), address, model))
+        tasks.append({**make_task(path_of(images, name, position), address, reason), **more})
     interface = interface_of(out)
     write_file(out, json.dumps(tasks, indent=1).encode())
-    write_file(interface, labelling_interface(suggestions.class_names).encode())
+    write_file(interface, labelling_interface(choices).encode())
     return interface, root
+
+
+def path_of(images: ImageStore, name: str, position: int) -> str:
+    """The absolute path of an image, or its name if it has no file of its own."""
+    file = file_of(images, position)
+    return name if file is None else os.path.abspath(file)
+
+
+def write_empty_table(rows: Iterable[tuple[str, str, str]], out: Path) -> None:
+    """Writes images as a CSV in which labels can be filled in; a row is a path, a label, mostly empty, and a reason."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(("path", "label", "reason"))
+    writer.writerows((name_as_text(path), label, name_as_text(reason)) for path, label, reason in rows)
+    write_file(out, text.getvalue().encode())
 
 
 def interface_of(tasks: Path) -> Path:

@@ -55,7 +55,8 @@ def draw_weighted(doubt: Floats, drawn: Sequence[int], seed: int) -> Iterator[Dr
     for m in range(len(drawn), len(doubt)):
         left = np.flatnonzero(is_left)
         r = weights[left]
-        q = (1 - UNIFORM) * (r / r.sum() if r.sum() > 0 else 1 / len(left)) + UNIFORM / len(left)
+        share: Floats = r / r.sum() if r.sum() > 0 else np.full(len(left), 1 / len(left))
+        q: Floats = (1 - UNIFORM) * share + UNIFORM / len(left)
         at = np.searchsorted(q.cumsum(), np.random.default_rng(mix(seed, "weighted", m)).random() * q.sum())
         chosen = min(int(at), len(left) - 1)
         is_left[left[chosen]] = False

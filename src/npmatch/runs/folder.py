@@ -68,6 +68,8 @@ class RunFolder:
         self.report = self.path / "report.html"
         # Written when people label images, by `npmatch label` and the page.
         self.labels = self.path / "labels.csv"
+        # Written when people measure the model's error, by `npmatch audit`.
+        self.audit = self.path / "audit.json"
 
     def __str__(self) -> str:
         """The path; messages name a run by it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from npmatch.data.labels import LabelRow, class_index
 from npmatch.errors import NPMatchError
+from npmatch.runs.audit_record import kept_error, kept_for_audits
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.label_file import DamagedLabelsError, LabelFile, Table
 from npmatch.training.display import Display
@@ -38,6 +39,7 @@ class LabelBook:
 
         `warn` is told if the file was damaged and has been restored; by default, standard error is.
         """
+        self.run = Path(run)
         self.path = RunFolder(run).labels
         self.class_names = tuple(class_names)
         self.known_images = known_images
@@ -83,8 +85,11 @@ class LabelBook:
         """Adds or changes several labels at once; if one of them is invalid, none is changed."""
         rows = list(rows)
         with self.exclusive():
+            kept = kept_for_audits(self.run)
             for row in rows:
                 self.check(row)
+                if row.path in kept and row.path not in self._labels:
+                    raise kept_error(row.where, row.path, self.run)
             self._change({row.path: row.label for row in rows})
 
     def remove(self, name: str) -> None:

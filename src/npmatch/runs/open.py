@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,10 +15,11 @@ from torch import Tensor
 from npmatch.config.tree import Config, read_config_file
 from npmatch.data import ImageStore, Split, load_configured
 from npmatch.data.contents import KnownImages
-from npmatch.data.images import SelectedImages, file_of
+from npmatch.data.images import FileImages, SelectedImages, file_of
 from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
 from npmatch.predict.classifier import Classifier, load_model
+from npmatch.runs.audit_record import kept_for_audits
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.label_book import LabelBook
 from npmatch.types import Dataset
@@ -74,6 +76,22 @@ class RunData:
         return [
             KnownImages(SelectedImages(part.images, at), [words.format(image_name(part, i)) for i in at.tolist()])
             for part, at, words in known
+        ]
+
+    def audited_copy(self, file: str | Path) -> str | None:
+        """The name of the image that is kept for an audit and that a file contains; None if there is no such image."""
+        return next((name for images in self._audited if (name := images.name_of(file)) is not None), None)
+
+    @cached_property
+    def _audited(self) -> list[KnownImages]:
+        train, position = self.dataset.train, positions_by_name(self.dataset.train)
+        kept = sorted(kept_for_audits(self.folder))
+        own, outside = [name for name in kept if name in position], [name for name in kept if os.path.isabs(name)]
+        at = torch.tensor([position[name] for name in own], dtype=torch.int64)
+        channels, side, _ = train.images.shape
+        return [
+            KnownImages(SelectedImages(train.images, at), own),
+            KnownImages(FileImages(outside, side, channels), outside),
         ]
 
     def file(self, position: int) -> Path | None:

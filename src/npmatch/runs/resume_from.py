@@ -19,6 +19,7 @@ from npmatch.data.split import with_more_labels
 from npmatch.errors import NPMatchError
 from npmatch.files import write_atomically
 from npmatch.heads import Bank
+from npmatch.runs.audit_record import kept_error, kept_for_audits
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import open_run_data
 from npmatch.training import Checkpoints, Display, Trainer, load_tensors
@@ -64,11 +65,15 @@ def labels_so_far(run: Path, data: str | None) -> dict[str, str]:
     opened = open_run_data(run, data)
     table = opened.config.data.given_labels
     at_start = {} if table is None else {row.path: row.label for row in read_label_table(Path(table))}
-    book = opened.book()
+    book, kept = opened.book(), kept_for_audits(run)
     for where, labels, remedy in ((table, at_start, ""), (book.path, book.labels, ", or remove its line")):
         if gone := next((name for name in labels if os.path.isabs(name) and not os.path.isfile(name)), None):
             raise NPMatchError(f"{where}: labels the image {gone}, which no longer exists; restore it{remedy}")
+        if audited := next((name for name in labels if name in kept), None):
+            raise kept_error(str(where), audited, run)
         for name in filter(os.path.isabs, labels):  # checked when it was labelled, but people edit such tables
+            if audited := opened.audited_copy(name):
+                raise kept_error(str(where), f"{name}, which has the content of {audited},", run)
             if same := opened.why_no_label(name):
                 raise NPMatchError(f"{where}: labels {name}, which has the content of {same}; remove its line")
     return at_start | book.labels

@@ -16,6 +16,7 @@ import numpy as np
 from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
 from npmatch.report.formatting import printable
+from npmatch.runs.audit_record import kept_for_audits
 from npmatch.runs.label_book import LabelBook
 from npmatch.runs.open import RunData
 from npmatch.types import Predictor
@@ -103,7 +104,7 @@ class Labelling:
         """`run` is the run's data, opened; predictions are missing until `rank` has run."""
         self.train = run.dataset.train
         self.class_names = run.dataset.class_names
-        self.pool = Pool(run.unlabeled().positions)
+        self.pool = Pool(run.unlabeled(kept_for_audits(run.folder)).positions)
         self.annotations = Annotations(run.book())
         self._positions = positions_by_name(self.train)
         self._lock = Lock()  # several people may label at once

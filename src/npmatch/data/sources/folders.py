@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from npmatch.data.images import EXTENSIONS
+from npmatch.data.sources.audited import AUDITED, read_audited
 from npmatch.data.sources.label_table import LABEL_TABLE, apply_given_labels, read_given_labels
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.data.sources.walk import names_in, unreadable, walk
@@ -67,13 +68,17 @@ def is_flat(root: Path) -> bool:
 
 
 def list_unlabeled(root: Path) -> Listing:
-    """Lists the images of a folder for somebody who has to label the first ones: not those with a label, nor a test."""
+    """Lists the images of a folder for somebody who has to label the first ones.
+
+    Those with a label, for the test or for an audit are not among them.
+    """
     listing = Listing(root)
     names_in(root)  # an error if the root cannot be read
     _list_images(listing, root if is_flat(root) else root / "unlabeled", "unlabeled", left_out=("test",))
     table = root / LABEL_TABLE
     given = read_given_labels(root, table) if table.is_file() else {}
-    listing.files = [file for file in listing.files if not given.get(file.name)]
+    audited = read_audited(root)
+    listing.files = [file for file in listing.files if not given.get(file.name) and file.name not in audited]
     return listing
 
 
@@ -186,7 +191,7 @@ def _list_images(
                 count += 1
                 if label and where != str(folder):
                     listing.remark("nested", f"{base}/{name}")
-            elif name != LABEL_TABLE:
+            elif name not in (LABEL_TABLE, AUDITED):
                 listing.remark(_why_unused(name), f"{base}/{name}")
     return count
 

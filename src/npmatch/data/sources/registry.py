@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from npmatch.data.images import ArrayImages
+from npmatch.data.sources.audited import note_audited
 from npmatch.data.sources.benchmarks import read_digits, read_stl10, read_svhn
 from npmatch.data.sources.cifar import read_cifar10, read_cifar10_open, read_cifar100
 from npmatch.data.sources.folders import list_folder, read_imagenet
@@ -33,6 +34,14 @@ class Source(NamedTuple):
     list_files: Callable[[Path], Listing] | None = None  # in place of `read`, for a user's own files
 
 
+def _list_folder(root: Path) -> Listing:
+    return note_audited(list_folder(root))
+
+
+def _list_csv(table: Path) -> Listing:
+    return note_audited(list_csv(table))
+
+
 IDX_FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or .gz"
 SOURCES = {
     "digits": Source(read_digits),
@@ -46,8 +55,10 @@ SOURCES = {
     ),
     "mnist": Source(read_mnist, IDX_FILES),
     "imagenet": Source(read_imagenet, "train/<wnid>/ and val/<wnid>/", size=256),
-    "folder": Source(expects="labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64, list_files=list_folder),
-    "csv": Source(expects="the CSV file itself, with the columns path,label", size=64, list_files=list_csv),
+    "folder": Source(
+        expects="labeled/<class>/, unlabeled/ and perhaps test/<class>/", size=64, list_files=_list_folder
+    ),
+    "csv": Source(expects="the CSV file itself, with the columns path,label", size=64, list_files=_list_csv),
 }
 
 
@@ -81,7 +92,7 @@ def list_data(path: Path) -> Listing:
         raise NPMatchError(f"{path}: no such file or folder; give an image folder or a CSV with the columns path,label")
     if path.is_file() and path.suffix.lower() != ".csv":
         raise NPMatchError(f"{path}: give an image folder, or a CSV whose name ends in .csv")
-    return list_csv(path) if path.is_file() else list_folder(path)
+    return _list_csv(path) if path.is_file() else _list_folder(path)
 
 
 def find_root(source: str, root: str | Path | None) -> Path | None:

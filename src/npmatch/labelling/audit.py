@@ -1,0 +1,311 @@
+"""Audits: images drawn by a known random rule, whose labels measure the model's error on the pool they come from.
+
+Each draw is stored in RUN/audit.json with its probability (npmatch.runs.audit_record), so an audit can go on later. The
+draws depend on the seed, the model and the pool alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from npmatch.data.images import SelectedImages
+from npmatch.data.labels import LabelRow
+from npmatch.data.sources.audited import AUDITED, read_audited, write_audited
+from npmatch.draws import mix
+from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.files import name_as_text, name_from_text
+from npmatch.labelling.files import read_label_file
+from npmatch.labelling.tables import folder_candidates, path_of
+from npmatch.metrics.weighted_sample import Draw, draw_weighted
+from npmatch.predict.batches import predict_store
+from npmatch.predict.classifier import Classifier
+from npmatch.predict.saved import ModelSpec, load_calibration
+from npmatch.runs.audit_record import NONE_OF_THESE, Audit, AuditRecord, DrawnImage, exclusive
+from npmatch.runs.audit_result import LEVEL, AuditResult, measure, spend, usual_abstention
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import RunData, existing_run, load, open_run_data
+from npmatch.training.checkpoint import checksum_of
+from npmatch.types import ImageStore, Prediction
+
+BATCH = 256
+COUNT = 60  # images that are drawn by default
+
+
+@dataclass(frozen=True)
+class Pool:
+    """N images to draw from."""
+
+    names: list[str]  # N, as in a LabelBook
+    images: ImageStore  # N
+    prediction: Prediction | None = None  # of the N images, if it has been computed already
+    problems: tuple[str, ...] = ()  # a line for each unreadable file
+
+    def digest(self) -> str:
+        """A hash of the names, by which a later call knows that it draws from the same pool."""
+        return hashlib.sha256(b"\0".join(map(os.fsencode, self.names))).hexdigest()[:32]
+
+
+class Auditor:
+    """A run's model, and the pool that its error is measured on."""
+
+    def __init__(
+        self, run: str | Path, unlabeled: Path | None = None, data: Path | None = None, device: str | None = None
+    ) -> None:
+        """The pool is the run's unlabelled images, or those in the folder `unlabeled`."""
+        self.run = Path(run)
+        self.classifier: Classifier = load(run, device)
+        self.folder = None if unlabeled is None else name_as_text(os.path.abspath(unlabeled))
+        self.data: RunData | None = None
+        if unlabeled is None or RunFolder(run).exists():
+            self.data = open_run_data(run, data)
+        self.model = checksum_of(RunFolder(run).model_weights)
+
+    def draw(self, record: AuditRecord, count: int | None, weighted: bool, seed: int) -> tuple[Audit, Pool]:
+        """Adds `count` draws to the audit of this pool by this rule, or begins one; `record` is changed, not saved.
+
+        Without a count nothing is drawn while earlier draws have no label; else COUNT images are.
+        """
+        audit = self._find(record, weighted, seed)
+        pool = self.pool([] if audit is None else audit.labelled_before, is_new=audit is None)
+        if audit is None:
+            audit = self._begin(pool, weighted, seed)
+            record.audits.append(audit)
+        elif audit.names != pool.digest():
+            raise NPMatchError(
+                f"{name_from_text(self.folder) if self.folder else self.run}: the images to draw from have changed "
+                f"since the audit began ({audit.images} then, {len(pool.names)} now); restore them, or begin another "
+                "audit with --seed"
+            )
+        if count is None and len(audit.labelled) < len(audit.draws):
+            return audit, pool
+        if not (draws := self._next_draws(audit, pool, COUNT if count is None else count)):
+            raise NPMatchError(f"{self.run}: all {audit.images} images have been drawn already")
+        self._add(audit, pool, draws)
+        return audit, pool
+
+    def pool(self, labelled_before: Collection[str], is_new: bool) -> Pool:
+        """The images to draw from: a new audit leaves out those that have a label in the run's book."""
+        if is_new:
+            left_out = set() if self.data is None else set(self.data.book().labels)
+        else:
+            left_out = set(map(name_from_text, labelled_before))
+        if self.folder is not None:
+            folder = Path(name_from_text(self.folder))
+            found = folder_candidates(self.classifier, folder, self.data, left_out)
+            pool = Pool(found.names, found.images, found.prediction, found.problems)
+        else:
+            assert self.data is not None
+            unlabeled = self.data.unlabeled(left_out)
+            pool = Pool(unlabeled.names, unlabeled.images)
+        if not pool.names:
+            where = name_from_text(self.folder) if self.folder else self.run
+            raise NPMatchError(f"{where}: there is no unlabelled image to draw; give others: --unlabeled DIR")
+        return pool
+
+    def _find(self, record: AuditRecord, weighted: bool, seed: int) -> Audit | None:
+        """The audit of this model, pool, rule and seed that was begun already."""
+        wanted = (self.model, self.folder, weighted, seed)
+        return next((a for a in record.audits if (a.model, a.folder, a.weighted, a.seed) == wanted), None)
+
+    def _begin(self, pool: Pool, weighted: bool, seed: int) -> Audit:
+        names = pool.digest()
+        facts = [self.model, self.folder or "", names, str(weighted), str(seed)]
+        before = [] if self.data is None else [name_as_text(name) for name in self.data.book().labels]
+        return Audit(
+            id=hashlib.sha256("\0".join(facts).encode()).hexdigest()[:12],
+            model=self.model,
+            weighted=weighted,
+            seed=seed,
+            folder=self.folder,
+            images=len(pool.names),
+            names=names,
+            labelled_before=before,
+            mean_doubt=float(np.mean(self._doubts(self._predict(pool)))) if weighted else 0.0,
+        )
+
+    def _next_draws(self, audit: Audit, pool: Pool, count: int) -> list[Draw]:
+        position = {name: at for at, name in enumerate(pool.names)}
+        drawn = [position[name_from_text(draw.name)] for draw in audit.draws]
+        seed = mix(audit.seed, audit.id)
+        if audit.weighted:
+            return list(islice(draw_weighted(self._doubts(self._predict(pool)), drawn, seed), count))
+        order = np.random.default_rng(seed).permutation(len(pool.names))[len(drawn) : len(drawn) + count]
+        left = len(pool.names) - len(drawn)
+        return [Draw(int(at), 1 / (left - m), 1 / (left - m)) for m, at in enumerate(order)]
+
+    def _add(self, audit: Audit, pool: Pool, draws: Sequence[Draw]) -> None:
+        at = torch.tensor([draw.position for draw in draws])
+        if pool.prediction is None:
+            prediction = self._predict(Pool([], SelectedImages(pool.images, at)))
+        else:
+            prediction = Prediction(pool.prediction.probs[at], pool.prediction.entropy[at])
+        doubts, labelled = self._doubts(prediction), {} if self.data is None else self.data.book().labels
+        batch = audit.draws[-1].batch + 1 if audit.draws else 1
+        for row, draw in enumerate(draws):
+            name = pool.names[draw.position]
+            audit.draws.append(
+                DrawnImage(
+                    name=name_as_text(name),
+                    path=name_as_text(path_of(pool.images, name, draw.position)),
+                    batch=batch,
+                    q=draw.q,
+                    smallest_q=draw.smallest_q,
+                    predicted=self.classifier.class_names[int(prediction.label[row])],
+                    doubt=float(doubts[row]),
+                    entropy=float(prediction.entropy[row]),
+                    released=name in labelled,  # it is trained on already, by a run that starts from this one
+                )
+            )
+
+    def _predict(self, pool: Pool) -> Prediction:
+        if pool.prediction is not None:
+            return pool.prediction
+        return predict_store(self.classifier.model, pool.images, self.classifier.spec, self.classifier.device, BATCH)
+
+    def _doubts(self, prediction: Prediction) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """1 − confidence, at the run's temperature."""
+        calibration = self.classifier.calibration
+        at_temperature = prediction if calibration is None else calibration.apply(prediction)
+        return (1 - at_temperature.confidence.double()).clamp(0, 1).numpy()
+
+
+def pending_rows(audit: Audit, pool: Pool, last_batch: bool) -> list[tuple[int, str, str]]:
+    """Position in the pool, path and reason of the last images drawn, or of all that have no label yet."""
+    position = {name: at for at, name in enumerate(pool.names)}
+    batch = audit.draws[-1].batch
+    return [
+        (position[name_from_text(draw.name)], name_from_text(draw.path), f"audit: drawn with probability {draw.q:.2g}")
+        for draw in audit.draws
+        if (draw.batch == batch if last_batch else draw.label is None)
+    ]
+
+
+def list_in_data(run: Path, audit: Audit, data: Path | None) -> str | None:
+    """Lists an audit's images in audited.csv beside the data, for runs that are trained on the same folder later.
+
+    Images that were released are removed from it. If it cannot be written, the result says so.
+    """
+    folder = _data_folder(run, audit, data)
+    if folder is None:
+        return None
+    is_released = {
+        os.path.relpath(name_from_text(draw.path), folder).replace(os.sep, "/"): draw.released for draw in audit.draws
+    }
+    listed = read_audited(folder) | dict.fromkeys(is_released, os.path.abspath(run))
+    try:
+        write_audited(folder, {name: by for name, by in listed.items() if not is_released.get(name)})
+    except OSError as error:
+        return f"{folder / AUDITED}: cannot be written ({error.strerror}); do not train on these images' labels"
+    return None
+
+
+def _data_folder(run: Path, audit: Audit, data: Path | None) -> Path | None:
+    """The folder that a later run would be trained on; None for data sets that are no user's own files."""
+    if audit.folder is not None:
+        return Path(name_from_text(audit.folder))
+    config = RunFolder(run).read_config().data
+    root = data or (config.root if config.source == "folder" else None)
+    return None if root is None else Path(root) if Path(root).is_dir() else Path(root).parent
+
+
+def read_answers(
+    run: Path, tables: Sequence[Path], level: float = LEVEL, interim: bool = False, abstain: float | None = None
+) -> AuditResult:
+    """The error by the labels in filled-in tables and those read before; they are stored beside the run."""
+    rows = [row for table in tables for row in read_label_file(table)]
+    folder = existing_run(run)
+    classes = ModelSpec.load(folder.model_config).class_names
+    abstention = usual_abstention(load_calibration(folder.path, len(classes)), abstain)
+    with exclusive(run) as record:
+        audit = take_answers(record, rows, checksum_of(folder.model_weights), classes, run)
+        look = spend(audit, level, interim)
+        record.save(run)
+    return measure(audit, look, abstention)
+
+
+def take_answers(record: AuditRecord, rows: Iterable[LabelRow], model: str, classes: Sequence[str], run: Path) -> Audit:
+    """Enters the labels of filled-in tables into the audit that drew their images, which is returned.
+
+    Every image drawn together with one of them, or before it, must then have a label: who leaves out the difficult ones
+    would measure something else.
+    """
+    rows = list(rows)
+    audit = _audit_of(record, rows, model, run)
+    draws, answered = _by_path(audit), 0
+    for row in rows:
+        label = row.label if row.label in classes else row.label.strip()
+        draw = draws[_known_path(row.path, draws) or row.path]
+        if label not in (*classes, NONE_OF_THESE, ""):
+            unknown = NoSuchChoiceError("class", label, [*classes, NONE_OF_THESE])
+            raise NPMatchError(f"{row.where}: {unknown} ('{NONE_OF_THESE}' is an answer too)")
+        if label:
+            draw.label, answered = label, max(answered, draw.batch)
+    if not answered:
+        raise NPMatchError(f"{rows[0].where.partition(',')[0]}: no label is filled in; fill in the column label")
+    if empty := [draw for draw in audit.draws if draw.batch <= answered and draw.label is None]:
+        raise NPMatchError(
+            f"{run}: {len(empty)} of the images drawn so far have no label, the first one {empty[0].path}; fill in all "
+            f"of them ('{NONE_OF_THESE}' for an image of no class), and give all tables at once"
+        )
+    return audit
+
+
+def release(record: AuditRecord, rows: Iterable[LabelRow], run: Path) -> list[Audit]:
+    """Lets the images of a table be trained on; returns the audits that drew them."""
+    changed = []
+    rows = list(rows)
+    for audit in record.audits:
+        draws = _by_path(audit)
+        if found := [path for row in rows if (path := _known_path(row.path, draws))]:
+            changed.append(audit)
+            for path in found:
+                draws[path].released = True
+    known = [_by_path(audit) for audit in record.audits]
+    for row in rows:
+        if not any(_known_path(row.path, draws) for draws in known):
+            raise NPMatchError(f"{row.where}: {row.path} was not drawn by an audit of {run}")
+    return changed
+
+
+def _audit_of(record: AuditRecord, rows: Sequence[LabelRow], model: str, run: Path) -> Audit:
+    """The audit of the present model in which all rows were drawn; the last one if there are several."""
+    if not rows:
+        raise NPMatchError(f"{run}: the table has no row; give the one that npmatch audit -o wrote, filled in")
+    if not record.audits:
+        raise NPMatchError(f"{run}: no image was drawn for an audit of it yet; npmatch audit {run} -n 60 -o check.csv")
+    strangers: dict[str, LabelRow] = {}
+    for audit in reversed(record.audits):
+        draws = _by_path(audit)
+        stranger = next((row for row in rows if _known_path(row.path, draws) is None), None)
+        if stranger is not None:
+            strangers.setdefault(audit.id, stranger)
+        elif audit.model == model:
+            return audit
+        else:
+            raise NPMatchError(
+                f"{rows[0].where.partition(',')[0]}: was drawn for another model than the present one of {run}; draw "
+                f"anew: npmatch audit {run} -n 60 -o check.csv"
+            )
+    stranger = next(iter(strangers.values()))
+    raise NPMatchError(
+        f"{stranger.where}: {stranger.path} was not drawn by this audit of {run}; give the table that npmatch audit "
+        "-o wrote for this run and pool"
+    )
+
+
+def _by_path(audit: Audit) -> dict[str, DrawnImage]:
+    return {name_from_text(draw.path): draw for draw in audit.draws}
+
+
+def _known_path(path: str, draws: Mapping[str, DrawnImage]) -> str | None:
+    """The path of a draw that a table's path means."""
+    spellings = (path, path.strip(), os.path.abspath(path))
+    return next((spelling for spelling in spellings if spelling in draws), None)
