@@ -25,9 +25,11 @@ from npmatch.cli.shared import (
 from npmatch.errors import NPMatchError, escaped
 
 if TYPE_CHECKING:
+    from npmatch.report.audited import EstimatedError
     from npmatch.runs.audit_result import AuditResult
 
-COUNT = 60  # images that are drawn by default
+# The same as in npmatch.labelling.audit, which imports torch: --help does without it.
+COUNT, LEVEL = 60, 0.9
 
 
 def audit(
@@ -56,7 +58,7 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draws; another one begins another audit.")] = 0,
     level: Annotated[
         float, typer.Option("--level", help="Probability with which the interval contains the error.")
-    ] = 0.9,
+    ] = LEVEL,
     interim: Annotated[
         bool, typer.Option("--interim", help="Look before the end: leave half of 1 − level for later looks.")
     ] = False,
@@ -175,13 +177,13 @@ def release_images(run: Path, table: Path, data: Path | None, as_json: bool) -> 
 
 def show_error(
     run: Path,
-    tables: Sequence[Path],
-    level: float,
-    interim: bool,
-    abstain: float | None,
-    data: Path | None,
-    device: str | None,
-    as_json: bool,
+    tables: Sequence[Path] = (),
+    level: float = LEVEL,
+    interim: bool = False,
+    abstain: float | None = None,
+    data: Path | None = None,
+    device: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Read filled-in tables, and print the error they give; without a table, what was measured before."""
     from npmatch.labelling.audit import read_answers
@@ -190,8 +192,7 @@ def show_error(
 
     results = [read_answers(run, tables, level, interim, abstain)] if tables else results_of(run)
     if not results:
-        estimate = estimate_error(run, data, device)
-        print_json({"audits": [], **estimate.asdict()}) if as_json else print_line(f"{run}: {estimate.words}")
+        print_estimate(run, estimate_error(run, data, device), as_json)
     elif as_json:
         print_json(results[0].asdict() if tables else {"audits": [result.asdict() for result in results]})
     else:
@@ -199,6 +200,14 @@ def show_error(
             print_result(run, result)
         if interim and not results[0].weighted:
             print_line("an interim look: its interval is wider, so that later looks may follow")
+
+
+def print_estimate(run: Path, estimate: EstimatedError, as_json: bool) -> None:
+    """Print the error that nobody has measured."""
+    if as_json:
+        print_json({"audits": [], "error_estimated": estimate.error, "images": estimate.images})
+    else:
+        print_line(f"{run}: about {estimate.error:.1f} % error, {estimate.words}; npmatch audit {run} measures it")
 
 
 def print_result(run: Path, result: AuditResult) -> None:

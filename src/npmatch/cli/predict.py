@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from npmatch.cli.audit import show_error
 from npmatch.cli.shared import (
     ClusterOption,
     CoresOption,
@@ -47,7 +48,8 @@ def evaluate(
 ) -> None:
     """Measure error and calibration of a finished run.
 
-    Uses the run's test images, or the labels it held out if there are none; shows the scores of every class.
+    Uses the run's test images, or the labels it held out if there are none; shows the scores of every class. Without
+    either, shows what audits have measured, or what the model's confidence on unlabelled images suggests.
     """
     if process:
         show_process(run, data, check_device(device), as_json)
@@ -55,10 +57,15 @@ def evaluate(
     from npmatch.distributed.ranks import is_rank_zero
     from npmatch.metrics import classwise, scores
     from npmatch.report.formatting import MISSING
-    from npmatch.runs.evaluate import evaluate_run
+    from npmatch.runs.evaluate import NoTestImagesError, evaluate_run
     from npmatch.runs.folder import RunFolder
 
-    found = evaluate_run(run, data, check_device(device))
+    try:
+        found = evaluate_run(run, data, check_device(device))
+    except NoTestImagesError:
+        if is_rank_zero():
+            show_error(run, data=data, device=check_device(device), as_json=as_json)
+        return
     if not is_rank_zero():
         return
     result = found.scores
@@ -262,7 +269,7 @@ def report(
     """
     from npmatch.compare.gather import find_runs, gather
     from npmatch.report import write_report
-    from npmatch.runs.evaluate import evaluate_run, write_run_report
+    from npmatch.runs.evaluate import write_report_of
     from npmatch.runs.outputs import check_output
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
@@ -271,7 +278,7 @@ def report(
     if out is not None:
         check_output(out, overwrite)
     if len(found) == 1:
-        path = write_run_report(found[0], evaluate_run(found[0], data, check_device(device)), path=out)
+        path = write_report_of(found[0], data, check_device(device), out)
     else:
         path = write_report(gather(found), out or Path("report.html"))
     if as_json:

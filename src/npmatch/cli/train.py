@@ -83,5 +83,6 @@ def train(
         return
     if "error" in run.scores:
         Console().print(score_table(run.scores))
+    if RunFolder(run.folder).report.is_file():
         print_line(f"report: {RunFolder(run.folder).report}")
     print_line(f"model:  {run.folder}")

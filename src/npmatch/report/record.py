@@ -19,6 +19,7 @@ from torch import Tensor
 from npmatch.baselines import BASELINES
 from npmatch.decide import Calibration, fewest_labels
 from npmatch.metrics import ClassRow, Reliability, Scores, classwise, reliability_bins, scores, uncertainty_bins
+from npmatch.report.audited import AuditedError, EstimatedError
 from npmatch.report.probe import Probe, read_probe
 from npmatch.training.log import last_record, number
 from npmatch.types import Prediction
@@ -51,6 +52,8 @@ class RunRecord:
     calibration: Calibration | None = None  # fitted on labels that are not among the test images
     gallery: Mapping[int, Tensor] = field(default_factory=dict)  # test index → uint8 C H W
     num_labeled: int | None = None  # number of labels the run was trained on
+    audited: Sequence[AuditedError] = ()  # what audits have measured on unlabelled images
+    estimated: EstimatedError | None = None  # of a run that has no test images
 
     def __post_init__(self) -> None:
         """Moves the predictions to the CPU, where figures are drawn."""

@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 def facts(run: RunRecord) -> Iterator[str]:
     """Sizes and training time, for the line below the title."""
     yield f"{count(len(run.class_names))} classes"
-    yield f"{count(len(run.y))} test images"
+    yield f"{count(len(run.y))} test images" if len(run.y) else "no test images"
     if steps := max((number(line.get("step")) or 0 for line in run.records), default=0):
         yield f"{count(steps)} steps"
     if (seconds := run.last("train", "seconds")) is not None:
@@ -51,20 +51,26 @@ def facts(run: RunRecord) -> Iterator[str]:
 
 def headline(run: RunRecord) -> Iterator[Tile]:
     """Tiles for error, calibration and number of labels."""
-    found, num_classes = run.scores, len(run.class_names)
-    wrong = round(found.error * found.n / 100)
-    top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
-    yield Tile(percent(found.error), "Error", f"{count(wrong)} of {count(found.n)} test images{top5}")
-    if is_uneven({**found.asdict(), "class_ratio": run.last("final", "class_ratio")}):
-        words = f"mean over classes; geometric mean of their accuracies {percent(found.geometric_accuracy)}"
-        yield Tile(percent(found.balanced_error), "Balanced error", words)
+    found, num_classes = run.scores if len(run.y) else None, len(run.class_names)
+    if found is not None:
+        wrong = round(found.error * found.n / 100)
+        top5 = f"; top-5 {percent(found.top5_error)}" if num_classes > 5 else ""
+        yield Tile(percent(found.error), "Error", f"{count(wrong)} of {count(found.n)} test images{top5}")
+        if is_uneven({**found.asdict(), "class_ratio": run.last("final", "class_ratio")}):
+            words = f"mean over classes; geometric mean of their accuracies {percent(found.geometric_accuracy)}"
+            yield Tile(percent(found.balanced_error), "Balanced error", words)
+    elif run.estimated is not None and not run.audited:
+        yield Tile(f"about {percent(run.estimated.error)}", "Error", run.estimated.words)
+    for audit in run.audited:
+        yield Tile(percent(min(max(audit.error, 0), 100)), "Audited error", audit.words)
     if (probe := run.probe()) is not None:
         how = ", estimated out of fold from the labels" if probe.is_estimated else ""
         yield Tile(probe.words, "Linear probe", f"error of logistic regression on the pretrained features{how}")
-    yield Tile(percent(found.ece), "ECE", "gap between confidence and accuracy")
-    yield Tile(percent(found.uce), "UCE", "gap between uncertainty and error")
-    yield Tile(decimal(found.nll), "NLL", "nats per image")
-    yield Tile(decimal(found.brier), "Brier", "squared error of the probabilities, 0 to 2")
+    if found is not None:
+        yield Tile(percent(found.ece), "ECE", "gap between confidence and accuracy")
+        yield Tile(percent(found.uce), "UCE", "gap between uncertainty and error")
+        yield Tile(decimal(found.nll), "NLL", "nats per image")
+        yield Tile(decimal(found.brier), "Brier", "squared error of the probabilities, 0 to 2")
     if (auroc := run.last("final", "outlier_auroc")) is not None:
         yield Tile(percent(auroc), "Outlier AUROC", "how well images of no known class are told from the others")
     if run.num_labeled is not None:

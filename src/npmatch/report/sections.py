@@ -30,6 +30,9 @@ def page_sections(page: Comparison) -> list[Section]:
         trained, judged = [curves_of_methods(page)], [decided(page), runs(page)]
     else:
         trained = [of_run.training(run), of_run.pseudo_labels(run), of_run.latent(run)]
+        if not len(run.y):  # without test images nothing is judged
+            begin = [headline(page), methods(page)]
+            return [section for section in (*begin, *trained, configuration(page)) if section is not None]
         judged = [of_run.calibrated(run), of_run.selective(run), of_run.abstention(run)]
         judged += [of_run.confusions(run), of_run.gallery(run)]
     begin = [headline(page), sweep(page), methods(page)]
@@ -55,7 +58,7 @@ def headline(page: Comparison) -> Section:
     """The headline numbers."""
     tiles = of_run.headline(page.run) if page.run else _comparison_tiles(page)
     probe = page.run.probe() if page.run else None
-    warning = probe.warning(page.run.scores.error) if page.run and probe else None
+    warning = probe.warning(page.run.scores.error) if page.run and probe and len(page.run.y) else None
     return Section("headline.html", {"numbers": list(tiles), "warning": warning})
 
 

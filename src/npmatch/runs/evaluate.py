@@ -19,12 +19,20 @@ from npmatch.distributed.ranks import process_group, world_size
 from npmatch.errors import NPMatchError
 from npmatch.metrics import outlier_auroc, scores
 from npmatch.predict.batches import predict_together
+from npmatch.predict.classifier import Classifier
 from npmatch.predict.saved import ModelSpec, load_calibration
 from npmatch.report import Comparison, Method, RunRecord, gallery_indices, write_report
+from npmatch.report.audited import AuditedError
+from npmatch.runs.audit_result import results_of
+from npmatch.runs.estimate import estimate_from
 from npmatch.runs.folder import RunFolder
-from npmatch.runs.open import load, open_run_data
+from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.types import Prediction
 from npmatch.user_code import trusting
+
+
+class NoTestImagesError(NPMatchError):
+    """A run has no labelled images that it was not trained on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def evaluate_run(
             check_same_on_all_ranks(describe_data(run.dataset, run.split))
         held_out = evaluation_set(run.dataset, run.split)
         if held_out is None:
-            raise NPMatchError(
+            raise NoTestImagesError(
                 f"{folder}: its data has no test images, and the run kept no validation share; put labelled images "
                 "into test/<class>/ and give --data DIR"
             )
@@ -110,6 +118,46 @@ def write_run_report(
     return write_report(run_comparison(folder, evaluation, records=records), path or RunFolder(folder).report)
 
 
+def write_report_of(folder: Path, data: Path | None, device: str | None, path: Path | None = None) -> Path:
+    """Writes the report of a finished run, whether it has test images or not."""
+    try:
+        return write_run_report(folder, evaluate_run(folder, data, device), path)
+    except NoTestImagesError:
+        classifier = load(folder, device)
+        return write_unmeasured_report(classifier, open_run_data(folder, data), path)
+
+
+def write_unmeasured_report(
+    classifier: Classifier, run: RunData, path: Path | None = None, records: list[dict[str, Any]] | None = None
+) -> Path:
+    """Writes the report of a run without test images: its error is the audits', or is estimated."""
+    audited = audited_errors(run.folder)
+    record = RunRecord(
+        RunFolder(run.folder).records() if records is None else records,
+        class_names=classifier.class_names,
+        num_labeled=classifier.spec.num_labeled,
+        audited=audited,
+        estimated=None if audited else estimate_from(classifier, run),
+    )
+    return write_report(_comparison(record, run.config, ()), path or RunFolder(run.folder).report)
+
+
+def audited_errors(folder: Path) -> list[AuditedError]:
+    """What audits of a run have measured."""
+    return [
+        AuditedError(
+            error=100 * found.overall.error,
+            low=100 * found.overall.low,
+            high=100 * found.overall.high,
+            level=100 * found.level,
+            labels=found.overall.n,
+            images=found.images,
+            folder=found.folder,
+        )
+        for found in results_of(folder)
+    ]
+
+
 def read_record(run: RunFolder) -> RunRecord:
     """A run's log, and its test predictions and calibration if it has got that far."""
     predictions = run.read_test_predictions()
@@ -122,7 +170,7 @@ def run_comparison(
     folder: Path, evaluation: Evaluation, others: Sequence[Method] = (), records: list[dict[str, Any]] | None = None
 ) -> Comparison:
     """The content of a run's page: the run itself, and the other methods to show beside it."""
-    config, held_out = evaluation.config, evaluation.held_out
+    held_out = evaluation.held_out
     shown = gallery_indices(evaluation.prediction, held_out.labels)
     pictures = held_out.images.take(torch.tensor(shown))
     record = RunRecord(
@@ -133,7 +181,13 @@ def run_comparison(
         evaluation.calibration,
         gallery=dict(zip(shown, pictures, strict=True)),
         num_labeled=evaluation.spec.num_labeled,
+        audited=audited_errors(folder),
     )
+    return _comparison(record, evaluation.config, others)
+
+
+def _comparison(record: RunRecord, config: Config, others: Sequence[Method]) -> Comparison:
+    """The content of the page of a run."""
     method = Method(config.name, [record.outcome(config.seed)], iterations=config.training.iterations)
     title = f"{config.recipe or config.data.source} · {config.name} · seed {config.seed}"
     return Comparison(title, [method, *others], flatten(config.nested()), run=record)

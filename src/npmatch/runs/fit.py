@@ -33,11 +33,12 @@ from npmatch.predict.saved import save_calibration, save_model
 from npmatch.runs.baseline import probe_scores, show_probe
 from npmatch.runs.build import Evaluator, build, normalised_for, refuse_unequal_shares
 from npmatch.runs.calibrate import calibrate
-from npmatch.runs.evaluate import Evaluation, independent_calibration, write_run_report
+from npmatch.runs.evaluate import Evaluation, independent_calibration, write_run_report, write_unmeasured_report
 from npmatch.runs.features import fit_views
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.memory import build_to_fit
 from npmatch.runs.minutes import announce, decide_compilation, fit_into_minutes
+from npmatch.runs.open import RunData
 from npmatch.runs.quarantine import check_images, copies_of_held_out, find_copies, positions_of
 from npmatch.runs.request import Request
 from npmatch.runs.resume import check_folder, check_same_data, restore_checkpoint
@@ -264,13 +265,17 @@ def finish(run: RunFolder, config: Config, trainer: Trainer, evaluator: Evaluato
         lambda: probe_scores(config, evaluator.dataset, evaluator.split, evaluator.device, trainer.display)
     )
     clock.enter("report")
-    if held_out is not None and prediction is not None and is_rank_zero():
-        run.write_test_predictions(prediction, held_out, spec.class_names)
-        has_test = test_set(evaluator.dataset, evaluator.split) is not None
-        evaluation = Evaluation(config, spec, held_out, prediction, independent_calibration(calibration, has_test))
+    if is_rank_zero():
         trainer.recorder.sync()
         records = [*run.records(), {"kind": "final", "step": trainer.step, **final}]
-        write_run_report(run.path, evaluation, records=records)
+        if held_out is not None and prediction is not None:
+            run.write_test_predictions(prediction, held_out, spec.class_names)
+            has_test = test_set(evaluator.dataset, evaluator.split) is not None
+            evaluation = Evaluation(config, spec, held_out, prediction, independent_calibration(calibration, has_test))
+            write_run_report(run.path, evaluation, records=records)
+        else:
+            data = RunData(run.path, config, evaluator.dataset, evaluator.split)
+            write_unmeasured_report(load_model(run.path, str(evaluator.device)), data, records=records)
     trainer.recorder.write("final", trainer.step, final)
     show_probe(final, trainer.display)
     barrier()
