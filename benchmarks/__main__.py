@@ -6,6 +6,7 @@ import typer
 
 from benchmarks import (
     abstention,
+    audits,
     augment,
     defaults,
     faults,
@@ -32,6 +33,7 @@ BENCHMARKS = (
     scaling,
     first_labels,
     labelling,
+    audits,
     abstention,
     defaults,
     pretrained,

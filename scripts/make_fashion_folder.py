@@ -1,6 +1,6 @@
 """Writes Fashion-MNIST as a user's folder of images: labeled/<class>/, unlabeled/ and test/<class>/.
 
-    python scripts/make_fashion_folder.py DIR [--labels 100] [--unlabeled 6000] [--test 1000] [--seed 0]
+    python scripts/make_fashion_folder.py DIR [--labels 100] [--unlabeled 6000] [--test 1000] [--seed 0] [--truth FILE]
 
 The data set comes from Debian's dataset-fashion-mnist, or from $NPMATCH_DATA.
 """
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--unlabeled", type=int, default=6000, help="unlabelled images (default: 6000)")
     parser.add_argument("--test", type=int, default=1000, help="test images in all (default: 1000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
+    parser.add_argument("--truth", type=Path, metavar="FILE", help="CSV to write, with the unlabelled images' labels")
     options = parser.parse_args()
     root = os.environ.get("NPMATCH_DATA")
     dataset = load_dataset("fashion-mnist", None if root is None else Path(root))
@@ -45,6 +46,10 @@ def main() -> None:
     unlabeled = split.unlabeled[torch.randperm(len(split.unlabeled), generator=generator)[: options.unlabeled]]
     write_images(dataset.train, split.labeled, options.folder / "labeled", names)
     write_images(dataset.train, unlabeled.sort().values, options.folder / "unlabeled", None)
+    if options.truth is not None:
+        classes = (names[int(k)] for k in dataset.train.labels[unlabeled])
+        rows = (f"unlabeled/{i:05}.png,{name}" for i, name in zip(unlabeled.tolist(), classes, strict=True))
+        options.truth.write_text("\n".join(["path,label", *rows]) + "\n", encoding="utf-8")
     assert dataset.test is not None
     test = torch.cat([(dataset.test.labels == k).nonzero().flatten()[: options.test // 10] for k in range(10)])
     write_images(dataset.test, test, options.folder / "test", names)
