@@ -22,6 +22,7 @@ from benchmarks.command_line import run, show
 from benchmarks.result import BenchmarkResult, Column
 from npmatch.cli.shared import DeviceOption, JsonOption, RunArgument, RunDataOption, check_device
 from npmatch.data.labels import class_index, read_label_table
+from npmatch.decide.doubt import doubts
 from npmatch.errors import NPMatchError
 from npmatch.metrics.intervals import Interval, clopper_pearson
 from npmatch.metrics.weighted_sample import Floats, betting_interval, draw_weighted, weighted_error
@@ -40,7 +41,7 @@ SIGNIFICANCE = 0.01  # of the test that an interval covers less often than it pr
 class Pool(NamedTuple):
     """A model's answers on a pool."""
 
-    doubt: Floats  # N: 1 − confidence, at the run's temperature
+    doubt: Floats  # N: the model's own probability that its answer is wrong
     wrong: Floats  # N: 1 where the model is wrong
 
     @property
@@ -62,9 +63,8 @@ def read_pool(folder: Path, truth: Path | None, data: Path | None, device: str |
     pool = opened.unlabeled()
     y = true_labels(pool, opened.dataset, truth)
     found = predict_store(classifier.model, pool.images, classifier.spec, classifier.device, 256)
-    tempered = found if classifier.calibration is None else classifier.calibration.apply(found)
     wrong = found.label.numpy() != y
-    return Pool((1 - tempered.confidence.double()).clamp(0, 1).numpy(), wrong.astype(float))
+    return Pool(doubts(found, classifier.calibration).numpy(), wrong.astype(float))
 
 
 def true_labels(
@@ -157,6 +157,7 @@ def bench_audits(pool: Pool, about: str, repetitions: int = 1000) -> BenchmarkRe
     return BenchmarkResult(
         name="audits",
         about=f"{about}: {len(pool.wrong):,} images, {pool.error:.2%} error, {repetitions:,} audits of each kind",
+        notes=[f"mean doubt of the model: {pool.doubt.mean():.2%}"],
         columns=[
             Column("rule", "images drawn"),
             Column("labels", "labels"),

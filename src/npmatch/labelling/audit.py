@@ -19,6 +19,7 @@ import torch
 from npmatch.data.images import SelectedImages
 from npmatch.data.labels import LabelRow
 from npmatch.data.sources.audited import AUDITED, read_audited, write_audited
+from npmatch.decide.doubt import doubts
 from npmatch.draws import mix
 from npmatch.errors import NoSuchChoiceError, NPMatchError
 from npmatch.files import name_as_text, name_from_text
@@ -147,7 +148,7 @@ class Auditor:
             prediction = self._predict(Pool([], SelectedImages(pool.images, at)))
         else:
             prediction = Prediction(pool.prediction.probs[at], pool.prediction.entropy[at])
-        doubts, labelled = self._doubts(prediction), {} if self.data is None else self.data.book().labels
+        doubt, labelled = self._doubts(prediction), {} if self.data is None else self.data.book().labels
         batch = audit.draws[-1].batch + 1 if audit.draws else 1
         for row, draw in enumerate(draws):
             name = pool.names[draw.position]
@@ -159,7 +160,7 @@ class Auditor:
                     q=draw.q,
                     smallest_q=draw.smallest_q,
                     predicted=self.classifier.class_names[int(prediction.label[row])],
-                    doubt=float(doubts[row]),
+                    doubt=float(doubt[row]),
                     entropy=float(prediction.entropy[row]),
                     released=name in labelled,  # it is trained on already, by a run that starts from this one
                 )
@@ -171,10 +172,7 @@ class Auditor:
         return predict_store(self.classifier.model, pool.images, self.classifier.spec, self.classifier.device, BATCH)
 
     def _doubts(self, prediction: Prediction) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """1 − confidence, at the run's temperature."""
-        calibration = self.classifier.calibration
-        at_temperature = prediction if calibration is None else calibration.apply(prediction)
-        return (1 - at_temperature.confidence.double()).clamp(0, 1).numpy()
+        return doubts(prediction, self.classifier.calibration).numpy()
 
 
 def pending_rows(audit: Audit, pool: Pool, last_batch: bool) -> list[tuple[int, str, str]]:

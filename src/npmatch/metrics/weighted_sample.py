@@ -25,7 +25,8 @@ from npmatch.metrics.intervals import Interval
 
 Floats = npt.NDArray[np.float64]
 
-UNIFORM = 0.3  # γ: the share of q that is equal for all images, so that no image is too improbable
+# γ: the share of q that is equal for all images. The interval's width goes with 1/γ, the spread hardly with γ.
+UNIFORM = 0.5
 STAKES = np.arange(0.05, 1, 0.1)  # c: shares of the wealth that are bet, and of which the mean wealth is taken
 
 

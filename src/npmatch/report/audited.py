@@ -33,7 +33,7 @@ class AuditedError(NamedTuple):
 class EstimatedError(NamedTuple):
     """An error rate that nobody has measured."""
 
-    error: float  # %, the mean of 1 − confidence
+    error: float  # %, the mean of the model's doubts
     images: int  # unlabelled ones over which it was averaged
 
     @property

@@ -32,7 +32,7 @@ class DrawnImage:
     q: float  # probability with which it was drawn among the images left
     smallest_q: float  # that of the most improbable image left
     predicted: str
-    doubt: float  # 1 − confidence, at the run's temperature
+    doubt: float  # the model's own probability that its answer is wrong
     entropy: float  # nats, without temperature
     label: str | None = None  # the true class, once people have given it
     released: bool = False  # whether it may be trained on

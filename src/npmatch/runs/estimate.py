@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from npmatch.data.images import SelectedImages
+from npmatch.decide.doubt import doubts
 from npmatch.errors import NPMatchError
 from npmatch.predict.batches import predict_store
 from npmatch.predict.classifier import Classifier
@@ -25,7 +26,7 @@ def estimate_error(run: str | Path, data: str | Path | None = None, device: str 
 
 
 def estimate_from(classifier: Classifier, run: RunData) -> EstimatedError | None:
-    """The mean of 1 − confidence, at the run's temperature, over its unlabelled images; None if there is none."""
+    """The mean doubt of the model on its unlabelled images; None if there is none."""
     images = run.unlabeled().images
     if not len(images):
         return None
@@ -33,6 +34,4 @@ def estimate_from(classifier: Classifier, run: RunData) -> EstimatedError | None
     spread = SelectedImages(images, torch.arange(number) * len(images) // number)
     batch = run.config.training.eval_batch
     prediction = predict_store(classifier.model, spread, classifier.spec, classifier.device, batch)
-    if classifier.calibration is not None:
-        prediction = classifier.calibration.apply(prediction)
-    return EstimatedError(100 * float((1 - prediction.confidence.double()).mean()), number)
+    return EstimatedError(100 * float(doubts(prediction, classifier.calibration).mean()), number)
