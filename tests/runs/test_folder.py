@@ -31,8 +31,8 @@ def test_only_the_folder_knows_the_names_of_its_files(name):
 def test_the_names_are_those_a_run_leaves(tiny_run):
     run = RunFolder(tiny_run.folder)
     missing = {name for name, path in vars(run).items() if not path.exists()}
-    # Nothing was left out, no labels were given, nothing was audited, and no network was frozen.
-    assert missing == {"quarantine", "given_labels", "labels", "audit", "features"}
+    # Nothing was left out, no labels were given, nothing was audited or forecast, and no network was frozen.
+    assert missing == {"quarantine", "given_labels", "labels", "audit", "forecast", "features"}
 
 
 def cut_final_line(folder):

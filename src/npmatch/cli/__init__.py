@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from npmatch.cli import audit, compare, data, export, label, predict, serve, train
+from npmatch.cli import audit, compare, data, export, forecast, label, predict, serve, train
 from npmatch.cli.runner import (
     TRUST_CODE,
     fail,
@@ -38,6 +38,7 @@ app.command()(predict.report)
 app.command()(label.suggest)
 app.command()(label.label)
 app.command()(audit.audit)
+app.command()(forecast.forecast)
 app.command()(export.export)
 app.command()(compare.compare)
 app.command()(compare.sweep)

@@ -54,6 +54,7 @@ class RunRecord:
     num_labeled: int | None = None  # number of labels the run was trained on
     audited: Sequence[AuditedError] = ()  # what audits have measured on unlabelled images
     estimated: EstimatedError | None = None  # of a run that has no test images
+    forecast: Mapping[str, Any] | None = None  # of the error with more labels, as `npmatch forecast` wrote it
 
     def __post_init__(self) -> None:
         """Moves the predictions to the CPU, where figures are drawn."""

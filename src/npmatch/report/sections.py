@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from npmatch.report import charts, curves
+from npmatch.report import charts, curves, forecast
 from npmatch.report import run_sections as of_run
 from npmatch.report.formatting import count, decimal, duration, percent
-from npmatch.report.record import BASELINE, DECIDED, NUMBERS, OURS, TARGET, Comparison, Method
+from npmatch.report.record import BASELINE, DECIDED, NUMBERS, OURS, TARGET, Comparison, Method, RunRecord
 from npmatch.report.run_sections import Section, Tile, rank_correlation, signed
 from npmatch.report.tables import Line, columns, lines, lowest
 
@@ -32,12 +32,21 @@ def page_sections(page: Comparison) -> list[Section]:
         trained = [of_run.training(run), of_run.pseudo_labels(run), of_run.latent(run)]
         if not len(run.y):  # without test images nothing is judged
             begin = [headline(page), methods(page)]
-            return [section for section in (*begin, *trained, configuration(page)) if section is not None]
+            found = [*begin, of_run_forecast(run), *trained, configuration(page)]
+            return [section for section in found if section is not None]
         judged = [of_run.calibrated(run), of_run.selective(run), of_run.abstention(run)]
-        judged += [of_run.confusions(run), of_run.gallery(run)]
+        judged += [of_run_forecast(run), of_run.confusions(run), of_run.gallery(run)]
     begin = [headline(page), sweep(page), methods(page)]
     found = [*begin, *trained, classes(page), calibration(page), *judged, configuration(page)]
     return [section for section in found if section is not None]
+
+
+def of_run_forecast(run: RunRecord) -> Section | None:
+    """The error with more labels, if it was forecast and the file is what `npmatch forecast` wrote."""
+    try:
+        return None if run.forecast is None else forecast.section(run.forecast)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def facts(page: Comparison) -> str:

@@ -138,6 +138,7 @@ def write_unmeasured_report(
         num_labeled=classifier.spec.num_labeled,
         audited=audited,
         estimated=None if audited else estimate_from(classifier, run),
+        forecast=RunFolder(run.folder).read_forecast(),
     )
     return write_report(_comparison(record, run.config, ()), path or RunFolder(run.folder).report)
 
@@ -182,6 +183,7 @@ def run_comparison(
         gallery=dict(zip(shown, pictures, strict=True)),
         num_labeled=evaluation.spec.num_labeled,
         audited=audited_errors(folder),
+        forecast=RunFolder(folder).read_forecast(),
     )
     return _comparison(record, evaluation.config, others)
 

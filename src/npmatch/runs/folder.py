@@ -70,6 +70,8 @@ class RunFolder:
         self.labels = self.path / "labels.csv"
         # Written when people measure the model's error, by `npmatch audit`.
         self.audit = self.path / "audit.json"
+        # Written by `npmatch forecast`.
+        self.forecast = self.path / "forecast.json"
 
     def __str__(self) -> str:
         """The path; messages name a run by it."""
@@ -167,6 +169,14 @@ class RunFolder:
         except (OSError, ValueError, RecursionError) as error:
             raise NPMatchError(f"{self.data}: not what npmatch wrote ({error}); restore or remove it") from error
         return data
+
+    def read_forecast(self) -> dict[str, Any] | None:
+        """What `npmatch forecast` wrote; None if there is nothing that can be shown."""
+        try:
+            found = json.loads(read_regular(self.forecast).decode())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def write_start(
         self,
