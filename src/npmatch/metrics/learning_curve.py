@@ -1,7 +1,8 @@
 """How an error rate falls with the number of labels n: the posterior of err(n) = a n^−b + c, on a grid.
 
 The priors are those of learning curves in general: b ~ N(0.5, 0.2), c exponential with a mean of a quarter of the
-errors seen and of 3 points at least, a by weighted least squares given both. With few noisy points the posterior is nearly the prior, and forecasts are as wide as that.
+errors seen and of 3 points at least, a by weighted least squares given both. With few noisy points the posterior is
+nearly the prior, and forecasts are as wide as that.
 """
 
 from __future__ import annotations
