@@ -36,7 +36,7 @@ def audit(
     run: RunArgument,
     tables: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Tables that were filled in, or JSON exports of Label Studio."),
+        typer.Argument(metavar="[FILE]", help="Tables that were filled in, or JSON exports of Label Studio."),
     ] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", help=f"Number of images to draw; default: {COUNT}.")

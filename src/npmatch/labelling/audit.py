@@ -179,8 +179,10 @@ def pending_rows(audit: Audit, pool: Pool, last_batch: bool) -> list[tuple[int, 
     """Position in the pool, path and reason of the last images drawn, or of all that have no label yet."""
     position = {name: at for at, name in enumerate(pool.names)}
     batch = audit.draws[-1].batch
+    # No probability: of a weighted draw, it would tell whoever labels where the model is unsure.
+    reason = "audit: drawn by the model's doubt" if audit.weighted else "audit: drawn at random"
     return [
-        (position[name_from_text(draw.name)], name_from_text(draw.path), f"audit: drawn with probability {draw.q:.2g}")
+        (position[name_from_text(draw.name)], name_from_text(draw.path), reason)
         for draw in audit.draws
         if (draw.batch == batch if last_batch else draw.label is None)
     ]

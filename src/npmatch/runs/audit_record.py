@@ -125,8 +125,7 @@ def kept_for_audits(run: str | Path) -> set[str]:
         visited.add(folder.path.resolve())
         for audit in AuditRecord.load(folder.path).audits:
             names |= {name_from_text(draw.name) for draw in audit.draws if not draw.released}
-        start = folder.read_config().training.start_from if folder.exists() else None
-        folder = folder if start is None else RunFolder(start)
+        folder = folder.started_from() or folder
     return names
 
 

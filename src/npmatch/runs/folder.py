@@ -38,6 +38,7 @@ from npmatch.types import Prediction
 from npmatch.user_code import refuse_code
 from npmatch.version import __version__
 
+START_KEY = "training.start_from"  # a setting: the run whose weights this one started with
 STARTED_IN = "working_folder"  # field of environment.json: the folder that relative paths in config.yaml start from
 
 
@@ -149,6 +150,14 @@ class RunFolder:
                 f"{error}; written by npmatch {written_by}, whose run this version, {__version__}, cannot read: use "
                 "that version, or train again in another --out"
             ) from error
+
+    def started_from(self) -> RunFolder | None:
+        """The run that this one was started from with --resume-from, if any; the rest of the settings is not read."""
+        if not self.exists():
+            return None
+        layer = read_config_file(self.config)
+        start = {**layer, **paths_of_run(layer, self.path, self.read_environment().get(STARTED_IN))}.get(START_KEY)
+        return None if start is None else RunFolder(str(start))
 
     def read_environment(self) -> dict[str, Any]:
         """The content of environment.json; empty if it cannot be read."""
