@@ -11,9 +11,11 @@ from scipy.stats import binomtest
 import npmatch
 from few_photos import WORDS, save_photo, save_photos
 from npmatch.cli import main
+from npmatch.errors import NPMatchError
 from npmatch.labelling.audit import Auditor
 from npmatch.labelling.tables import suggest_for_run
 from npmatch.runs.audit_record import AuditRecord, kept_for_audits
+from npmatch.runs.audit_result import results_of
 from npmatch.runs.open import open_run_data
 from npmatch.web.labelling import Labelling
 
@@ -232,6 +234,28 @@ def test_peoples_work_is_not_overwritten_and_a_lost_table_is_written_again(place
 )
 def test_bad_input_is_one_line(place, capsys, words, message):
     assert message in refused(capsys, "audit", "run", *words)
+
+
+def test_whatever_a_record_holds_is_shown_or_refused(place, capsys):
+    audit("-n", 3, "-o", "check.csv", "--weighted")
+    audit(fill("check.csv", wrong=(1,)))
+    whole = (place / "run/audit.json").read_text()
+    odd = [None, 0, -1, 2, 1e308, "x", "\x1b[2J", [], {}, True]
+    tree = json.loads(whole)["audits"][0]
+    for part, keys in ((("draws", 0), tree["draws"][0]), (("looks", 0), tree["looks"][0]), ((), tree)):
+        for key in keys:
+            for value in odd:
+                changed = json.loads(whole)
+                node = changed["audits"][0]
+                for step in part:
+                    node = node[step]
+                node[key] = value
+                (place / "run/audit.json").write_text(json.dumps(changed))
+                try:
+                    found = results_of("run")
+                except NPMatchError:
+                    found = []
+                assert all(0 <= one.overall.low <= one.overall.high <= 1 for one in found)
 
 
 def test_a_damaged_record_is_named(place, capsys):

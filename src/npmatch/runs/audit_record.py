@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pydantic
 
 from npmatch.errors import NPMatchError
 from npmatch.files import name_from_text, one_writer, read_regular, remove_leftovers, write_atomically
 from npmatch.runs.folder import RunFolder
+from npmatch.types import NonNegativeFloat, PositiveInt, Share
 
 FORMAT = 1
+Probability = Annotated[float, pydantic.Field(gt=0, lt=1 + 1e-9)]  # of an image left alone, 1
 NONE_OF_THESE = "none of these"  # the label of an image that belongs to no class: any answer of the model is wrong
 
 
@@ -28,12 +31,12 @@ class DrawnImage:
 
     name: str  # as in a LabelBook
     path: str  # in the table that people fill in
-    batch: int  # 1 for the first call that drew images, 2 for the next
-    q: float  # probability with which it was drawn among the images left
-    smallest_q: float  # that of the most improbable image left
+    batch: PositiveInt  # 1 for the first call that drew images, 2 for the next
+    q: Probability  # probability with which it was drawn among the images left
+    smallest_q: Probability  # that of the most improbable image left
     predicted: str
-    doubt: float  # the model's own probability that its answer is wrong
-    entropy: float  # nats, without temperature
+    doubt: Share  # the model's own probability that its answer is wrong
+    entropy: NonNegativeFloat  # nats, without temperature
     label: str | None = None  # the true class, once people have given it
     released: bool = False  # whether it may be trained on
 
@@ -42,8 +45,8 @@ class DrawnImage:
 class Look:
     """A time at which the error was computed from the first `n` labels."""
 
-    n: int
-    alpha: float  # probability, spent on this look, that its interval misses
+    n: PositiveInt
+    alpha: Probability  # probability, spent on this look, that its interval misses
 
 
 @dataclass
@@ -55,10 +58,10 @@ class Audit:
     weighted: bool  # drawn by the model's doubt; else each of the images left is equally probable
     seed: int
     folder: str | None  # the pool: a folder, or None for the run's own unlabelled images
-    images: int  # N, the size of the pool
+    images: PositiveInt  # N, the size of the pool
     names: str  # digest of the names in the pool
     labelled_before: list[str]  # images in the label book when the audit began, which are not in the pool
-    mean_doubt: float  # over the pool
+    mean_doubt: Share  # over the pool
     draws: list[DrawnImage] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
 
@@ -66,6 +69,12 @@ class Audit:
     def labelled(self) -> list[DrawnImage]:
         """The draws that have a label; they come before all others."""
         return [draw for draw in self.draws if draw.label is not None]
+
+    def is_consistent(self) -> bool:
+        """Whether no image was drawn twice, and no look had more labels than there are."""
+        names = {draw.name for draw in self.draws}
+        most = max((look.n for look in self.looks), default=0)
+        return len(names) == len(self.draws) <= self.images and most <= len(self.labelled)
 
 
 @dataclass
@@ -88,6 +97,8 @@ class AuditRecord:
             raise NPMatchError(f"{path}: not what npmatch audit wrote ({reason}); restore or remove it") from error
         if record.format != FORMAT:
             raise NPMatchError(f"{path}: written by another version of npmatch; use that one")
+        if not all(audit.is_consistent() for audit in record.audits):
+            raise NPMatchError(f"{path}: its draws and looks do not fit together; restore or remove it")
         return record
 
     def save(self, run: str | Path) -> None:
