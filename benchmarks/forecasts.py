@@ -122,7 +122,7 @@ def main(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecasts of the error with more labels, against having them."""
+    """Forecasts of npmatch forecast against having the labels."""
     show(bench_forecasts(data, first_seed, cache, check_device(device)), as_json)
 
 
