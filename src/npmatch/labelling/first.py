@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,11 +30,12 @@ from npmatch.data.check import check_data
 from npmatch.data.copies import copies_in_report, picture_of_each
 from npmatch.data.loading import workers_or_default
 from npmatch.data.sources.folders import list_folder, list_unlabeled
-from npmatch.data.sources.label_table import LABEL_TABLE, read_given_labels
+from npmatch.data.sources.label_table import LABEL_TABLE
 from npmatch.data.sources.listing import Listing
 from npmatch.distributed.devices import choose_device
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
+from npmatch.labelling.folder_labels import FolderLabels
 from npmatch.labelling.tables import write_empty_table
 from npmatch.training.display import counting
 
@@ -82,7 +83,7 @@ def suggest_first(
     names = [file.name for file in listing.files]
     pool = ImageSet(FileImages([listing.path(file) for file in listing.files], SIDE), torch.empty(len(names)), names)
     picture = picture_of_each(len(names), copies_in_report(report, pool))
-    kept = _first_of_each([int(number) for number in picture], [name not in broken for name in names])
+    kept = first_of_each([int(number) for number in picture], [name not in broken for name in names])
     if not kept:
         raise NPMatchError(f"{root}: none of its {len(names)} images can be read; npmatch check-data {root} says why")
     if len(kept) > MOST_IMAGES:
@@ -99,7 +100,7 @@ def suggest_first(
     return FirstLabels(rows, len(paths), problems)
 
 
-def _first_of_each(pictures: list[int], usable: list[bool]) -> list[int]:
+def first_of_each(pictures: list[int], usable: list[bool]) -> list[int]:
     """Positions of usable images, of each picture the first."""
     first: dict[int, int] = {}
     for position, (picture, is_usable) in enumerate(zip(pictures, usable, strict=True)):
@@ -118,17 +119,29 @@ def find_network(listing: Listing, device: torch.device) -> BackboneConfig:
 
 
 @torch.no_grad()
-def learnt_features(config: BackboneConfig, images: ImageStore, device: torch.device, quiet: bool = True) -> Tensor:
-    """Features of images by a pretrained network, scaled to length 1: N F, on the CPU."""
+def learnt_features(
+    config: BackboneConfig,
+    images: ImageStore,
+    device: torch.device,
+    quiet: bool = True,
+    workers: int | None = None,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Tensor:
+    """Features of images by a pretrained network, scaled to length 1: N F, on the CPU.
+
+    `workers` is the number of decoding processes; None means one per core, up to 16. `advance` is called with the
+    number of images described since the last call.
+    """
     channels = images.shape[0]
     backbone = make_backbone(config, channels).to(device).eval()
     facts = input_facts(config)
     assert facts is not None
     parts = []
-    with counting("pretrained features", len(images), quiet) as advance:
-        for batch in iterate_images(images, BATCH, workers_or_default(None)):
+    with counting("pretrained features", len(images), quiet) as show:
+        for batch in iterate_images(images, BATCH, workers_or_default(workers)):
             f = backbone(normalize(batch.to(device), facts.mean[:channels], facts.std[:channels]))
             parts.append(F.normalize(f.float(), dim=-1).cpu())
+            show(len(batch))
             advance(len(batch))
     return torch.cat(parts)
 
@@ -168,16 +181,9 @@ def _gains(features: Tensor, rows: Tensor, covered: Tensor) -> Tensor:
 def write_first_table(found: FirstLabels, data: Path, out: Path) -> None:
     """Writes the images as a table in which labels can be filled in.
 
-    In the folder's own table, DATA/labels.csv, the rows that have a label stay, and paths are relative to the folder.
+    In the folder's own table, DATA/labels.csv, answered rows stay, and paths are relative to the folder.
     """
-    own = out.resolve() == (data / LABEL_TABLE).resolve()
-    given = read_given_labels(data, out) if own and out.is_file() else {}
-    before = {name: label for name, label in given.items() if label}
-    rows: Iterable[tuple[str, str, str]] = (
-        *((name, label, "") for name, label in before.items()),
-        *(
-            (os.path.relpath(row.path, data) if own else os.path.abspath(row.path), "", row.reason)
-            for row in found.rows
-        ),
-    )
-    write_empty_table(rows, out)
+    if out.resolve() == (data / LABEL_TABLE).resolve():
+        FolderLabels(data).offer((os.path.relpath(row.path, data), row.reason) for row in found.rows)
+    else:
+        write_empty_table(((os.path.abspath(row.path), "", row.reason) for row in found.rows), out)

@@ -37,6 +37,7 @@ KINDS = {
     "no-test": Kind("note", "no test images: the error will not be known unless labels are held out"),
     "no-class-folder": Kind("warning", "not in a class folder: not used"),
     "unused-folder": Kind("warning", "images beside the folders labeled, unlabeled and test: not used"),
+    "set-aside": Kind("note", "answered in labels.csv as none of these or broken: not used"),
     "empty-folder": Kind("warning", "no image in this folder"),
     "linked-folder": Kind("warning", "a link to a folder: not followed"),
     "unread-format": Kind("warning", "pictures in a format that is not read: not used; save them as JPEG or PNG"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from npmatch.data.images import EXTENSIONS
 from npmatch.data.sources.audited import AUDITED, read_audited
-from npmatch.data.sources.label_table import LABEL_TABLE, apply_given_labels, read_given_labels
+from npmatch.data.sources.label_table import LABEL_LOCK, LABEL_TABLE, apply_given_labels, read_answers
 from npmatch.data.sources.listing import ListedFile, Listing, Part
 from npmatch.data.sources.walk import names_in, unreadable, walk
 from npmatch.errors import NPMatchError
@@ -47,9 +47,8 @@ def list_folder(root: Path) -> Listing:
             listing.faults.append(str(error) + (_hint_to_move(listing) or f"; or list labels in {table}"))
         _list_parts(listing)
         return listing
-    given = read_given_labels(root, table)
-    in_folders = _visible_folders(root / "labeled") if (root / "labeled").is_dir() else []
-    listing.classes = sorted({*in_folders, *given.values()} - {""})
+    given = read_answers(root, table)
+    listing.classes = sorted({*folder_classes(root), *(answer.label for answer in given.values())} - {""})
     if len(listing.classes) < 2:
         fault = f"{len(listing.classes)} class(es) among the labels; label images of two or more"
         listing.faults.append(f"{table}: {fault}")
@@ -76,10 +75,32 @@ def list_unlabeled(root: Path) -> Listing:
     names_in(root)  # an error if the root cannot be read
     _list_images(listing, root if is_flat(root) else root / "unlabeled", "unlabeled", left_out=("test",))
     table = root / LABEL_TABLE
-    given = read_given_labels(root, table) if table.is_file() else {}
-    audited = read_audited(root)
-    listing.files = [file for file in listing.files if not given.get(file.name) and file.name not in audited]
+    given = read_answers(root, table) if table.is_file() else {}
+    answered = {name for name, answer in given.items() if answer.is_given} | set(read_audited(root))
+    listing.files = [file for file in listing.files if file.name not in answered]
     return listing
+
+
+def list_pictures(root: Path) -> Listing:
+    """Lists all images of a folder but test images: those in class folders with their labels, the others without.
+
+    The table of labels is not read: what it says may change while people label.
+    """
+    listing = Listing(root, folder_classes(root))
+    names_in(root)  # an error if the root cannot be read
+    if is_flat(root):
+        _list_images(listing, root, "unlabeled", left_out=("test",))
+    else:
+        for name in listing.classes:
+            _list_images(listing, root / "labeled" / name, "labeled", name)
+        if (root / "unlabeled").is_dir():
+            _list_images(listing, root / "unlabeled", "unlabeled")
+    return listing
+
+
+def folder_classes(root: Path) -> list[str]:
+    """The classes that have a folder in `root/labeled`, sorted."""
+    return _visible_folders(root / "labeled") if (root / "labeled").is_dir() else []
 
 
 def _list_parts(listing: Listing) -> None:
@@ -191,7 +212,7 @@ def _list_images(
                 count += 1
                 if label and where != str(folder):
                     listing.remark("nested", f"{base}/{name}")
-            elif name not in (LABEL_TABLE, AUDITED):
+            elif name not in (LABEL_TABLE, LABEL_LOCK, AUDITED):
                 listing.remark(_why_unused(name), f"{base}/{name}")
     return count
 

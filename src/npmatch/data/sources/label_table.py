@@ -1,9 +1,14 @@
-"""A table of labels in a user's folder, labels.csv with the columns path and label, in place of class folders."""
+"""A table of labels in a user's folder, labels.csv with the columns path and label, in place of class folders.
+
+A third column, `answer`, says of images without a label why they have none: training leaves these out.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from npmatch.data.sources.listing import ListedFile, Listing
 from npmatch.data.sources.tables import read_rows
@@ -11,30 +16,66 @@ from npmatch.errors import NPMatchError
 from npmatch.files import name_from_text
 
 LABEL_TABLE = "labels.csv"
+LABEL_LOCK = f".{LABEL_TABLE}.lock"  # held by whoever writes the table
 
 
-def read_given_labels(root: Path, table: Path) -> dict[str, str]:
-    """Name of an image, relative to `root` if it lies below → its label in a table, empty where nobody gave one."""
-    given: dict[str, str] = {}
-    for line, cells in read_rows(table, verbatim=True):
-        path, label = name_from_text(cells["path"].strip()), cells["label"].strip()
-        if not path:
+NONE_OF_THESE, BROKEN = "none of these", "broken"  # in the column `answer`; any other text there means nothing
+
+
+class Answer(NamedTuple):
+    """What somebody has said about an image: its class, or why it has none. One of the two texts is empty."""
+
+    label: str = ""
+    set_aside: str = ""  # NONE_OF_THESE or BROKEN
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was said."""
+        return bool(self.label or self.set_aside)
+
+
+def answer_in(cells: Mapping[str, str]) -> Answer:
+    """The answer in a row of a table; a label wins over the column `answer`."""
+    label, other = cells["label"].strip(), cells.get("answer", "").strip()
+    return Answer(label, other if not label and other in (NONE_OF_THESE, BROKEN) else "")
+
+
+def image_in(cells: Mapping[str, str], root: Path) -> str:
+    """The name of a row's image, relative to `root` if it lies below; empty if the row has no path."""
+    path = name_from_text(cells["path"].strip())
+    if not path:
+        return ""
+    file = os.path.normpath(os.path.join(os.path.abspath(root), path))
+    below = os.path.relpath(file, os.path.abspath(root))
+    return (file if below.startswith("..") else below).replace(os.sep, "/")
+
+
+def read_answers(root: Path, table: Path, content: bytes | None = None) -> dict[str, Answer]:
+    """Name of an image, relative to `root` if it lies below → what a table says about it, perhaps nothing yet."""
+    given: dict[str, Answer] = {}
+    for line, cells in read_rows(table, verbatim=True, content=content):
+        name, answer = image_in(cells, root), answer_in(cells)
+        if not name:
             raise NPMatchError(f"{table}, line {line}: no path")
-        file = os.path.normpath(os.path.join(os.path.abspath(root), path))
-        below = os.path.relpath(file, os.path.abspath(root))
-        name = (file if below.startswith("..") else below).replace(os.sep, "/")
-        if given.get(name, label) != label:
-            raise NPMatchError(f"{table}, line {line}: {path} has the label '{given[name]}' too; remove one of them")
-        given[name] = label
+        if given.get(name, answer) != answer:
+            before = given[name].label or given[name].set_aside
+            path = name_from_text(cells["path"].strip())
+            raise NPMatchError(f"{table}, line {line}: {path} has the label '{before}' too; remove one of them")
+        given[name] = answer
     return given
 
 
-def apply_given_labels(listing: Listing, table: Path, given: dict[str, str]) -> None:
-    """Gives the listed images their labels in the table; images elsewhere are added, and missing ones noted."""
+def apply_given_labels(listing: Listing, table: Path, given: Mapping[str, Answer]) -> None:
+    """Gives the listed images their labels in the table, and removes those set aside.
+
+    Images elsewhere are added, and missing ones noted.
+    """
     training = {file.name: place for place, file in enumerate(listing.files) if file.part != "test"}
     tests = {file.name for file in listing.files if file.part == "test"}
     added = []
-    for name, label in given.items():
+    for name, (label, set_aside) in given.items():
+        if set_aside and name in training:
+            listing.remark("set-aside", name)
         if not label:
             continue
         if name in tests:
@@ -49,4 +90,5 @@ def apply_given_labels(listing: Listing, table: Path, given: dict[str, str]) -> 
             added.append(ListedFile(name, "labeled", label))
             if not os.path.isfile(os.path.join(listing.root, name)):
                 listing.missing[name] = f"{table}: {name}: no such file; correct the path or remove the row"
-    listing.files[:0] = added
+    aside = set(listing.remarks.get("set-aside", ()))
+    listing.files[:] = [*added, *(file for file in listing.files if file.part == "test" or file.name not in aside)]

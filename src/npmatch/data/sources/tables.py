@@ -70,7 +70,7 @@ def _decode(table: Path, content: bytes, errors: str) -> str:
 def _parse(table: Path, text: str, verbatim: bool) -> Iterator[tuple[int, list[str]]]:
     """The cells of every row, and the line on which it begins; an unclosed quote must not swallow the rows after it."""
     lines = io.StringIO(text, newline="")
-    separator = _separator(lines.readline())
+    separator = find_separator(lines.readline())
     lines.seek(0)
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=not verbatim, strict=True)
     while True:
@@ -97,7 +97,7 @@ def _check_columns(table: Path, columns: list[str], optional: str) -> None:
             raise NPMatchError(f"{table}: the first line names the column {name} twice; remove one of them")
 
 
-def _separator(first_line: str) -> str:
+def find_separator(first_line: str) -> str:
     """The separator with which the first line has the required columns; a comma if none does."""
     for separator in SEPARATORS:
         columns = {name.strip() for name in next(csv.reader([first_line], delimiter=separator), [])}
