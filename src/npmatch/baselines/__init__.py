@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from npmatch.types import Prediction
 
-__all__ = ["BASELINES", "Baseline", "out_of_fold_error"]
+__all__ = ["BASELINES", "Baseline", "out_of_fold", "out_of_fold_error"]
 
 FOLDS = 5  # of the estimate without test images; fewer where no class has as many labels
 
@@ -88,16 +88,26 @@ def out_of_fold_error(baseline: Baseline, f: Tensor, y: Tensor, num_classes: int
 
     Images that are the only one of their class do not count, as nothing else shows what their class looks like.
     """
+    rows, predicted = out_of_fold(baseline, f, y, num_classes, seed)
+    return 100 * float((predicted != y[rows]).double().mean()) if len(rows) else None
+
+
+def out_of_fold(baseline: Baseline, f: Tensor, y: Tensor, num_classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of labelled images, and the label that a fit without its fold predicts for each; none without two alike.
+
+    The folds are drawn with `seed`; images that are the only one of their class are left out.
+    """
     from sklearn.model_selection import StratifiedKFold
 
-    folds = min(FOLDS, int(y.bincount().max()))
+    folds = min(FOLDS, int(y.bincount().max())) if len(y) else 0
+    rows, labels = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     if folds < 2:
-        return None
-    wrong = []
+        return rows[0], labels[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # classes with fewer labels than there are folds
         for rest, fold in StratifiedKFold(folds, shuffle=True, random_state=seed).split(f, y):
             fold = fold[np.isin(y[fold], y[rest])]
             found = baseline.predict(f[rest], y[rest], f[fold], num_classes, f[:0])
-            wrong.append(found.label != y[fold])
-    return 100 * float(torch.cat(wrong).double().mean())
+            rows.append(torch.from_numpy(fold))
+            labels.append(found.label)
+    return torch.cat(rows), torch.cat(labels)

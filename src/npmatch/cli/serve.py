@@ -11,7 +11,10 @@ from npmatch.cli.shared import DeviceOption, RunDataOption, check_device, print_
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or still training.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|DIR", help="Folder of a run, finished or still training, or a folder of images."),
+    ],
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines connect.")
     ] = "127.0.0.1",
@@ -27,15 +30,20 @@ def serve(
         ),
     ] = None,
     data: RunDataOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="With DIR: folder of the runs that are trained on it; default: DIR-runs beside it."),
+    ] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Serve a web page to try images, label them and follow a run.
+    """Serve a web page to label images, train, and try a model.
 
-    The page suggests images the model is unsure of, and shows the run's metrics while it trains.
+    On a folder of images, labelled or not, it leads from the first labels to predictions. On a run it suggests images
+    the model is unsure of, and shows the run's metrics while it trains.
     """
-    from npmatch.web.server import serve as serve_run
+    from npmatch.web.server import serve as serve_page
 
     def say(address: str) -> None:
-        print_line(f"{run}: {address}   (Ctrl-C ends it)")
+        print_line(f"{folder}: {address}   (Ctrl-C ends it)")
 
-    serve_run(run, host, port, token, data, check_device(device), say)
+    serve_page(folder, host, port, token, data, check_device(device), say, out)

@@ -248,6 +248,13 @@ class RunFolder:
         self.test_predictions.parent.mkdir(exist_ok=True)
         write_atomically(self.test_predictions, buffer.getvalue().to_pybytes())
 
+    def read_test_names(self) -> list[str]:
+        """The names of the held-out images, in the order of their predictions; none if there is no such file."""
+        try:
+            return _read_column(self.test_predictions, "image") if self.test_predictions.exists() else []
+        except (OSError, ValueError, LookupError) as error:  # pyarrow's are ValueErrors
+            raise NPMatchError(f"{self.test_predictions}: damaged ({error}); restore or remove it") from error
+
     def read_test_predictions(self) -> tuple[Prediction, Tensor, list[str]] | None:
         """The prediction of the held-out images, their labels N and the class names; None if there is no such file."""
         if not self.test_predictions.exists():
@@ -260,6 +267,14 @@ class RunFolder:
                 f"{self.test_predictions}: damaged, or not of the classes in {self.model_config} ({reason}); restore "
                 "it, or remove it to show the run without predictions"
             ) from error
+
+
+def _read_column(path: Path, column: str) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(pa.BufferReader(read_regular(path)), columns=[column])
+    return [str(text) for text in table[column].to_pylist()]
 
 
 def backup_of(table: Path) -> Path:

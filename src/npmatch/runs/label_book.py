@@ -92,6 +92,14 @@ class LabelBook:
                     raise kept_error(row.where, row.path, self.run)
             self._change({row.path: row.label for row in rows})
 
+    def change(self, changes: Mapping[str, str | None]) -> None:
+        """Sets several labels, or removes those that are None, at once; if one is invalid, none is changed."""
+        with self.exclusive():
+            for name, label in changes.items():
+                if label is not None:
+                    self.check(LabelRow(f"image '{name}'", name, label))
+            self._change(changes)
+
     def remove(self, name: str) -> None:
         """Removes the label of an image."""
         with self.exclusive():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ UNCERTAINTY_WORDS = ((0.05, "very sure"), (0.25, "fairly sure"), (0.55, "unsure"
 ABSTAIN = 0.05  # target error rate among predictions that are not withheld
 MAX_NEIGHBOURS = 20_000  # labelled images to compare with; of more, a random sample is used, which bounds memory
 BATCH = 64
+CLASSES_SHOWN = 10
 
 
 def describe_uncertainty(entropy: float, num_classes: int) -> dict[str, Any]:
@@ -65,6 +67,20 @@ def explain_decisions(decisions: Decisions, decider: Decider) -> list[dict[str, 
         text = f"Probabilities are calibrated on {decider.calibration.n} held-out labels."
         remarks.append({"text": text, "serious": False})
     return sorted(remarks, key=lambda remark: not remark["serious"])
+
+
+def describe_answer(decisions: Decisions, decider: Decider, class_names: Sequence[str]) -> dict[str, Any]:
+    """The prediction for one image: likeliest classes, uncertainty, and what calibration says about it."""
+    prediction = decisions.prediction
+    probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(class_names)))
+    return {
+        "classes": [
+            {"label": k, "probability": p} for k, p in zip(order.tolist(), probabilities.tolist(), strict=True)
+        ],
+        **describe_uncertainty(float(prediction.entropy[0]), len(class_names)),
+        "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
+        "remarks": explain_decisions(decisions, decider),
+    }
 
 
 def encode_image(store: ImageStore, position: int) -> tuple[bytes, str]:

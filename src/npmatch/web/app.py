@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -115,12 +115,12 @@ def add_error_handlers(app: FastAPI) -> None:
         return error_response(422, f"{'.'.join(map(str, first['loc'][1:])) or 'request'}: {first['msg']}")
 
 
-def add_static_files(app: FastAPI) -> None:
+def add_static_files(app: FastAPI, html: str = "index.html") -> None:
     """Routes for the page's HTML, scripts and styles."""
 
     @app.get("/")
     async def page() -> Response:
-        return FileResponse(STATIC / "index.html")
+        return FileResponse(STATIC / html)
 
     @app.get("/palette.css")
     async def palette() -> Response:
@@ -145,16 +145,24 @@ def add_run_routes(app: FastAPI, site: Site, queue: WorkQueue) -> None:
     @app.get("/api/figures")
     async def figures() -> list[dict[str, Any]]:
         with queue.slot():
-            drawn = await queue.run(site.figures.drawings)
-        return [{"name": name, "title": FIGURES[name].title, "about": FIGURES[name].about} for name in drawn]
+            return list_figures(await queue.run(site.figures.drawings))
 
     @app.get("/figures/{name}.svg")
     async def figure(name: str) -> Response:
         with queue.slot():
-            drawing = (await queue.run(site.figures.drawings)).get(name)
-        if drawing is None:
-            raise HTTPException(404, "there is no such figure")
-        return Response(drawing, media_type="image/svg+xml", headers={"content-security-policy": FIGURE_POLICY})
+            return figure_response(await queue.run(site.figures.drawings), name)
+
+
+def list_figures(drawn: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The figures that can be requested, with their titles."""
+    return [{"name": name, "title": FIGURES[name].title, "about": FIGURES[name].about} for name in drawn]
+
+
+def figure_response(drawn: Mapping[str, str], name: str) -> Response:
+    """One of the figures as an SVG file."""
+    if name not in drawn:
+        raise HTTPException(404, "there is no such figure")
+    return Response(drawn[name], media_type="image/svg+xml", headers={"content-security-policy": FIGURE_POLICY})
 
 
 def add_labelling_routes(app: FastAPI, site: Site, queue: WorkQueue) -> None:

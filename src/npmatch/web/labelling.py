@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from npmatch.data.labels import image_name, positions_by_name
 from npmatch.errors import NPMatchError
 from npmatch.report.formatting import printable
 from npmatch.runs.audit_record import kept_for_audits
-from npmatch.runs.label_book import LabelBook
 from npmatch.runs.open import RunData
 from npmatch.types import Predictor
 from npmatch.web.answer import describe_uncertainty
@@ -30,66 +29,94 @@ UNCHECKED = -1  # as the expected label: the current label is not compared with 
 View = Literal["todo", "labelled", "skipped", "all"]
 
 
-class Annotation(NamedTuple):
+Label = TypeVar("Label")  # what a book holds for an image: the name of a class, or an answer
+
+
+class Book(Protocol[Label]):
+    """Where labels are kept: the run's label book, or the table of a folder."""
+
+    @property
+    def labels(self) -> dict[str, Label]:
+        """Image → label."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keeps all other writers out."""
+
+    def change(self, changes: Mapping[str, Label | None]) -> None:
+        """Sets labels, or removes those that are None, all of them or none."""
+
+
+class Annotation(NamedTuple, Generic[Label]):
     """What people have said about one image."""
 
-    label: str | None
+    label: Label | None
     skipped: bool
 
 
-class Change(NamedTuple):
-    """One change of an annotation, which can be undone."""
+class Change(NamedTuple, Generic[Label]):
+    """One change of annotations, which can be undone."""
 
-    name: str
-    before: Annotation
-    after: Annotation
+    before: dict[str, Annotation[Label]]  # by image
+    after: dict[str, Annotation[Label]]
 
 
-class Annotations:
-    """Labels, which are written to RUN/labels.csv at once, and skips, which last until the server stops."""
+class Annotations(Generic[Label]):
+    """Labels, which are written to the book at once, and skips, which last until the server stops."""
 
-    def __init__(self, book: LabelBook) -> None:
+    def __init__(self, book: Book[Label]) -> None:
         """Starts with the labels in the book and no skips."""
         self.book = book
         self.skipped: set[str] = set()
-        self._changes: OrderedDict[str, deque[Change]] = OrderedDict()  # by user, most recently active last
+        self._changes: OrderedDict[str, deque[Change[Label]]] = OrderedDict()  # by user, most recently active last
 
-    def get(self, name: str) -> Annotation:
+    def get(self, name: str) -> Annotation[Label]:
         """The annotation of an image."""
-        return Annotation(self.book.labels.get(name), name in self.skipped)
+        return self._get([name])[name]
 
-    def set(self, name: str, annotation: Annotation, user: str = "") -> None:
+    def set(self, name: str, annotation: Annotation[Label], user: str = "") -> None:
         """Changes an image's annotation and remembers the change for `undo`."""
-        before = self.get(name)
-        if annotation == before:
-            return
-        self._write(name, annotation)
-        self._changes_by(user).append(Change(name, before, annotation))
+        self.set_many({name: annotation}, user)
+
+    def set_many(self, annotations: Mapping[str, Annotation[Label]], user: str = "") -> None:
+        """Changes the annotations of several images, which `undo` takes back together."""
+        before = self._get(annotations)
+        after = {name: annotation for name, annotation in annotations.items() if annotation != before[name]}
+        if after:
+            self._write(after)
+            self._changes_by(user).append(Change({name: before[name] for name in after}, after))
 
     def undo(self, user: str = "") -> str | None:
-        """Undoes the user's last change and returns its image's name; skips changes that others have overwritten."""
+        """Undoes the user's last change and returns the name of an image in it.
+
+        What others have overwritten stays, and changes of which nothing is left are skipped.
+        """
         changes = self._changes_by(user)
         with self.book.exclusive():
             while changes:
-                change = changes[-1]
-                is_last = self.get(change.name) == change.after
-                if is_last:
-                    self._write(change.name, change.before)
+                before, after = changes[-1]
+                now = self._get(after)
+                last = {name: before[name] for name in after if now[name] == after[name]}
+                if last:
+                    self._write(last)
                 changes.pop()  # after the book is written: a change that could not be undone can be undone later
-                if is_last:
-                    return change.name
+                if last:
+                    return next(iter(last))
         return None
 
-    def _write(self, name: str, annotation: Annotation) -> None:
-        """Writes a label first: if that fails, nothing else has changed."""
-        before = self.get(name).label
-        if annotation.label is not None and annotation.label != before:
-            self.book.set(name, annotation.label)
-        elif annotation.label is None and before is not None:
-            self.book.remove(name)
-        (self.skipped.add if annotation.skipped else self.skipped.discard)(name)
+    def _get(self, names: Iterable[str]) -> dict[str, Annotation[Label]]:
+        labels = self.book.labels
+        return {name: Annotation(labels.get(name), name in self.skipped) for name in names}
 
-    def _changes_by(self, user: str) -> deque[Change]:
+    def _write(self, annotations: Mapping[str, Annotation[Label]]) -> None:
+        """Writes labels first: if that fails, nothing else has changed."""
+        before = self._get(annotations)
+        changes = {name: new.label for name, new in annotations.items() if new.label != before[name].label}
+        if changes:
+            self.book.change(changes)
+        for name, annotation in annotations.items():
+            (self.skipped.add if annotation.skipped else self.skipped.discard)(name)
+
+    def _changes_by(self, user: str) -> deque[Change[Label]]:
         changes = self._changes.setdefault(user, deque(maxlen=MAX_UNDO))
         self._changes.move_to_end(user)
         if len(self._changes) > MAX_USERS:
@@ -105,7 +132,8 @@ class Labelling:
         self.train = run.dataset.train
         self.class_names = run.dataset.class_names
         self.pool = Pool(run.unlabeled(kept_for_audits(run.folder)).positions)
-        self.annotations = Annotations(run.book())
+        self.book = run.book()
+        self.annotations: Annotations[str] = Annotations(self.book)
         self._positions = positions_by_name(self.train)
         self._lock = Lock()  # several people may label at once
 

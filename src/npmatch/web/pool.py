@@ -101,10 +101,14 @@ class Pool:
 
         Pages begin at ranks in the whole pool, so labelling an image moves no other to a different page.
         """
-        order = self.order()
-        ranks = shown[order].nonzero()[0]
-        first = int(np.searchsorted(ranks, start))
-        rows = order[ranks[first : first + count]].tolist()
-        previous_start = int(ranks[max(0, first - count)]) if first else None
-        next_start = int(ranks[first + count]) if first + count < len(ranks) else None
-        return Page(rows, previous_start, next_start)
+        return page_of(self.order(), shown, start, count)
+
+
+def page_of(order: Indices, shown: Mask, start: int, count: int) -> Page:
+    """The first `count` rows of `order` that are `shown`, from rank `start` on."""
+    ranks = shown[order].nonzero()[0]
+    first = int(np.searchsorted(ranks, start))
+    rows = order[ranks[first : first + count]].tolist()
+    previous_start = int(ranks[max(0, first - count)]) if first else None
+    next_start = int(ranks[first + count]) if first + count < len(ranks) else None
+    return Page(rows, previous_start, next_start)

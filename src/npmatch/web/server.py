@@ -13,10 +13,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from npmatch.errors import NPMatchError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 T = TypeVar("T")
 MIN_TOKEN_LENGTH = 16
@@ -30,8 +34,12 @@ def serve(
     data: Path | None = None,
     device: str | None = None,
     say: Callable[[str], None] = print,
+    out: Path | None = None,
 ) -> None:
-    """Serves a run until it is interrupted; calls `say` with the page's URL once the page can be opened."""
+    """Serves a run, or a folder of pictures, until it is interrupted.
+
+    Calls `say` with the page's URL once the page can be opened. `out` is where the rounds of a folder of pictures lie.
+    """
     try:
         import uvicorn
 
@@ -40,18 +48,38 @@ def serve(
     except ModuleNotFoundError as error:
         raise NPMatchError(f"{error.name} is not installed; pip install 'npmatch[serve]'") from error
     from npmatch.web.access import Access
+    from npmatch.web.project import Project
+    from npmatch.web.project_app import make_project_app
     from npmatch.web.site import Site
 
     token = choose_token(token)
-    site = Site(folder, data, device)
+    make: Callable[[Access], ASGIApp]
+    if is_run(folder):
+        if out is not None:
+            raise NPMatchError(f"--out is for a folder of images, and {folder} is a run")
+        site = Site(folder, data, device)
+        make = partial(make_app, site)
+    else:
+        if data is not None:
+            raise NPMatchError(f"--data is for a run, and {folder} is a folder of images")
+        make = partial(make_project_app, Project(folder, out, device))
     with open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        config = server_config(make_app(site, Access(host, port, token)))
+        config = server_config(make(Access(host, port, token)))
         listening.listen(128)  # a browser that opens the page at once now waits instead of failing
         say(page_url(host, port, token))
         silence_shutdown_messages()
         with suppress(KeyboardInterrupt):  # the normal way to end the server
             uvicorn.Server(config).run(sockets=[listening])
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run; one that is neither a run nor any other folder is an error."""
+    from npmatch.runs.folder import RunFolder
+
+    if not folder.is_dir():
+        raise NPMatchError(f"{folder}: no such run, and no folder of images")
+    return RunFolder(folder).exists()
 
 
 def choose_token(token: str | None) -> str:

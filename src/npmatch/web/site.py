@@ -21,9 +21,8 @@ from npmatch.training.log import final_scores
 from npmatch.types import Prediction
 from npmatch.web.answer import (
     NearestNeighbours,
-    describe_uncertainty,
+    describe_answer,
     encode_image,
-    explain_decisions,
     index_labeled_images,
     make_decider,
 )
@@ -33,7 +32,6 @@ from npmatch.web.labelling import Labelling
 
 MAX_PIXELS = 50_000_000  # of an uploaded image
 NEIGHBOURS_SHOWN = 8
-CLASSES_SHOWN = 10
 POLL_SECONDS = 2.0  # between two checks whether a run has finished
 
 
@@ -116,17 +114,10 @@ class Site:
         image = shared_decoder().decode(content, spec.stored_side, spec.channels, MAX_PIXELS)
         raw, features = self._describe(classifier, image[None])
         decisions = self._decider(raw, features)
-        prediction = decisions.prediction
-        probabilities, order = prediction.probs[0].topk(min(CLASSES_SHOWN, len(spec.class_names)))
         neighbours = self.neighbours.nearest(features[0], NEIGHBOURS_SHOWN) if self.neighbours is not None else []
         return {
-            "classes": [
-                {"label": k, "probability": p} for k, p in zip(order.tolist(), probabilities.tolist(), strict=True)
-            ],
-            **describe_uncertainty(float(prediction.entropy[0]), len(spec.class_names)),
-            "disagreement": None if prediction.disagreement is None else float(prediction.disagreement[0]),
+            **describe_answer(decisions, self._decider, spec.class_names),
             "neighbours": [{"image": i, "label": k, "likeness": s} for i, k, s in neighbours],
-            "remarks": explain_decisions(decisions, self._decider),
             "seen": png_data_uri(image),
             "crisp": is_crisp(image),
         }
@@ -157,7 +148,7 @@ class Site:
         try:
             if self._labelling is not None:
                 counts = self._labelling.counts()
-                problem = problem or self._labelling.annotations.book.restored
+                problem = problem or self._labelling.book.restored
         except NPMatchError as error:  # labels.csv was edited by hand and cannot be read
             problem = problem or str(error)
         final = final_scores(records)

@@ -39,3 +39,16 @@ export function picture(position, alt = "") {
   image.addEventListener("error", () => image.classList.add("missing"));
   return image;
 }
+
+// A button that copies the text of an element, such as a command.
+export function copyFrom(button, code) {
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    } catch { // browsers allow the clipboard on localhost and https only
+      getSelection().selectAllChildren(code);
+    }
+  });
+}

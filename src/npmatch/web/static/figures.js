@@ -15,7 +15,11 @@ export function update(run, isOpen) {
     ? "The run is training; the curves are updated as it goes."
     : "Training curves, and the accuracy and calibration of the final model.";
   showTiles(run);
-  if (run.status.figures !== shown) draw(run.status.figures);
+  drawNew(run.status.figures);
+}
+
+export function drawNew(version) {
+  if (version !== shown) draw(version);
 }
 
 function showTiles({ status: { scores }, learned_from: labels }) {
@@ -51,6 +55,8 @@ async function draw(version) {
       const next = make("img", { src: `/figures/${name}.svg?v=${version}` });
       next.addEventListener("load", () => { image.src = next.src; image.hidden = false; }); // swapped once loaded, so that nothing flickers
     }
+    const drawn = new Set(figures.map(({ name }) => `figure-${name}`));
+    for (const card of [...grid.children]) if (!drawn.has(card.id)) card.remove(); // of another run
     for (const { name } of figures) grid.append(document.getElementById(`figure-${name}`)); // in the server's order
   } catch (error) {
     shown = "";

@@ -6,13 +6,27 @@ import * as panel from "./panel.js";
 import { sureClass } from "./try.js";
 
 const perPage = 24;
+
+// How the desk of a run talks to its server; that of a folder is in folder-desk.js.
+const runDesk = {
+  load: (filters, start) => fetchJson(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`),
+  request: (image, change) => ({ image: image.image, seen: image.given, who: userId, ...change }),
+  taken: (answer) => answer,
+  fixedKeys: [],
+  version: (counts) => counts.looked_at,
+  predictable: () => run.classes.map((name, k) => [k, name]),
+  order: ({ images, looked_at: seen }) => (seen < images ? `${count(seen)} of ${count(images)} predicted` : "most uncertain first"),
+};
+let desk = runDesk;
 const state = { images: [], focus: 0, start: 0, previous: null, next: null, ranked: -1, touched: false, loading: false };
 let run;
 
-export function listen(sharedRun) {
+export function listen(sharedRun, ownDesk = runDesk) {
   run = sharedRun;
+  desk = ownDesk;
   window.addEventListener("beforeunload", (event) => { if (unsent > 1) event.preventDefault(); });
-  panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile });
+  const create = desk.create && ((name) => createClass(name));
+  panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile, create });
   find("#previous").addEventListener("click", () => turn(state.previous));
   find("#next").addEventListener("click", () => turn(state.next));
   for (const id of ["#view-choice", "#predicted"]) find(id).addEventListener("change", () => load(0, false));
@@ -28,10 +42,10 @@ export function update(_, isOpen) {
   find("#view-label .waiting").hidden = Boolean(counts);
   if (!counts) return;
   showCounts(counts);
-  panel.showClasses(run.classes);
+  panel.showClasses(run.classes, desk.fixedKeys);
   showPredictedChoices();
   find("#command").textContent = run.command;
-  const hasNewRanks = counts.looked_at !== state.ranked;
+  const hasNewRanks = desk.version(counts) !== state.ranked;
   if (isOpen && hasNewRanks && !state.touched) load(0, document.activeElement === document.body); // more images are ranked, and the user has not started yet
 }
 
@@ -74,8 +88,9 @@ async function load(start, takeFocus = true) {
   const filters = chosenFilters();
   try {
     await pending; // labels of this page decide what is on the next
-    const page = await fetchJson(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`);
-    Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: run.status.counts?.looked_at ?? -1 });
+    const page = await desk.load(filters, start, perPage);
+    const { counts } = run.status;
+    Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: counts ? desk.version(counts) : -1 });
     showPage(takeFocus);
   } catch (error) {
     notify(error.message, true);
@@ -126,16 +141,16 @@ function newTile(image, index) {
 }
 
 function fill(tile, image) {
-  const guess = run.classes[image.guess];
+  const guess = image.guess === null ? "" : run.classes[image.guess];
   const given = image.given === null ? (image.skipped ? "skipped" : "") : run.classes[image.given];
   find(".guess-name", tile).textContent = guess;
-  find(".guess-share", tile).textContent = percent(image.confidence, 0);
+  find(".guess-share", tile).textContent = guess && percent(image.confidence, 0);
   find(".tile-given", tile).textContent = given;
-  tile.className = `sure-${sureClass(image.share)}`;
+  tile.className = guess ? `sure-${sureClass(image.share)}` : "no-guess";
   tile.classList.toggle("given", image.given !== null);
   tile.classList.toggle("skipped", image.given === null && image.skipped);
   tile.setAttribute("aria-label",
-    `${image.name}; predicted ${guess}, ${percent(image.confidence, 0)}, ${image.sureness}; ` +
+    `${image.name}; ${guess && `predicted ${guess}, ${percent(image.confidence, 0)}, ${image.sureness}; `}` +
     (image.given !== null ? `labelled ${given}` : given || "not labelled"));
 }
 
@@ -180,9 +195,10 @@ function mark(change, goOn = true) {
   state.touched = true;
   const isSkip = Boolean(change.skip);
   show({ ...image, given: isSkip ? image.given : change.label, skipped: isSkip });
+  const request = desk.request(image, change); // now: the classes may have other numbers when it is sent
   inOrder(async () => {
     try {
-      const { changed, counts, taken } = await post("/api/labels", { image: image.image, seen: image.given, who: userId, ...change });
+      const { changed, counts, taken } = desk.taken(await post("/api/labels", request));
       take(changed, counts);
       unsaved.delete(image.image);
       showUnsaved();
@@ -219,14 +235,15 @@ function inOrder(request) {
 
 function agree() {
   const image = state.images[state.focus];
-  if (image) mark({ label: image.guess });
+  if (image?.guess === null) notify("There is no guess yet: choose a class.");
+  else if (image) mark({ label: image.guess });
 }
 
 function undo() {
   if (state.loading) return;
   inOrder(async () => {
     try {
-      const { changed, counts } = await post("/api/undo", { who: userId });
+      const { changed, counts } = desk.taken(await post("/api/undo", { who: userId }));
       if (!changed.length) {
         notify("There is nothing to undo.");
         return;
@@ -276,11 +293,11 @@ async function goToNext(done) {
   else if (find("#view-choice").value === "todo") load(0);
 }
 
-function showCounts({ images, looked_at: seen, labelled, skipped, todo, unreadable }) {
-  const parts = [`${count(labelled)} labelled`, skipped && `${count(skipped)} skipped`, `${count(todo)} to label`];
+function showCounts(counts) {
+  const { images, looked_at: seen = images, labelled, aside, skipped, todo, unreadable } = counts;
+  const parts = [`${count(labelled)} labelled`, aside && `${count(aside)} set aside`, skipped && `${count(skipped)} skipped`, `${count(todo)} to label`];
   if (unreadable) parts.push(`${count(unreadable)} unreadable`);
-  const order = seen < images ? `${count(seen)} of ${count(images)} predicted` : "most uncertain first";
-  find("#progress-line").textContent = `${parts.filter(Boolean).join(" · ")} · ${order}`;
+  find("#progress-line").textContent = `${parts.filter(Boolean).join(" · ")} · ${desk.order(counts)}`;
   const bar = find("#looking");
   bar.hidden = seen >= images;
   bar.value = images ? seen / images : 0;
@@ -288,6 +305,31 @@ function showCounts({ images, looked_at: seen, labelled, skipped, todo, unreadab
 
 function showPredictedChoices() {
   const choice = find("#predicted");
-  if (choice.options.length - 1 === run.classes.length) return;
-  choice.append(...run.classes.map((name, k) => make("option", { value: k, text: name })));
+  const choices = desk.predictable();
+  const shown = choices.map(([, name]) => name).join("\n");
+  if (choice.dataset.shown === shown) return;
+  choice.dataset.shown = shown;
+  const [any] = choice.options;
+  choice.replaceChildren(any, ...choices.map(([value, name]) => make("option", { value, text: name })));
+}
+
+// Makes a class and gives it to the selected image.
+async function createClass(name) {
+  state.loading = true; // the next keys are for the next image
+  const label = await desk.create(name).catch((error) => notify(error.message, true));
+  state.loading = false;
+  panel.showClasses(run.classes, desk.fixedKeys);
+  if (label !== undefined) mark({ label });
+}
+
+// Shows the images again, as they are now: classes have got other names.
+export async function reload() {
+  if (state.ranked < 0) return;
+  const selected = state.images[state.focus]?.image;
+  await load(state.start, false);
+  const index = state.images.findIndex(({ image }) => image === selected);
+  if (index < 0) return;
+  state.focus = index;
+  showFocus();
+  if (document.activeElement === document.body) focusTile();
 }

@@ -1,6 +1,6 @@
 // The panel beside the grid: the selected image, and the classes to choose from.
 
-import { find, make, percent, picture } from "./dom.js";
+import { copyFrom, find, make, percent, picture } from "./dom.js";
 import { sureClass } from "./try.js";
 
 const allKeys = [..."1234567890abcdefghijklmnopqrstuvwxyz"];
@@ -9,30 +9,34 @@ const maxShown = 40; // buttons at a time; other classes are found by typing
 
 let classes = [];
 let keys = []; // one for each class while keys last
-let actions;
+let numFixed = 0; // the first choices are no classes: they have keys of their own and come last
+let actions; // with `create`, a class that does not exist yet can be typed
 
 export function listen(givenActions) {
   actions = givenActions;
   find("#agree").addEventListener("click", () => actions.agree());
   find("#skip").addEventListener("click", () => actions.skip());
   find("#undo").addEventListener("click", () => actions.undo());
-  find("#copy").addEventListener("click", copy);
+  if (find("#copy")) copyFrom(find("#copy"), find("#command"));
   const field = find("#pick");
   field.addEventListener("input", showMatches);
   field.addEventListener("keydown", (event) => {
     const [best] = matches();
-    if (event.key === "Enter" && field.value.trim() && best !== undefined) choose(best);
+    const typed = field.value.trim();
+    if (event.key === "Enter" && typed && canCreate() && (event.ctrlKey || best === undefined)) create(typed);
+    else if (event.key === "Enter" && typed && best !== undefined) choose(best);
     else if (event.key === "Escape") leave();
     else return;
     event.preventDefault();
   });
 }
 
-export function showClasses(names) {
+export function showClasses(names, fixedKeys = []) {
   if (names === classes) return;
   classes = names;
-  keys = keysFor(names);
-  find("#pick").hidden = classes.length < minToSearch;
+  numFixed = fixedKeys.length;
+  keys = [...fixedKeys, ...keysFor(names.slice(numFixed))];
+  find("#pick").hidden = !actions?.create && classes.length < minToSearch;
   showMatches();
 }
 
@@ -56,6 +60,13 @@ function choose(label) {
   actions.label(label);
 }
 
+const canCreate = () => actions?.create !== undefined && !classes.includes(find("#pick").value.trim());
+
+function create(name) {
+  leave();
+  actions.create(name);
+}
+
 function leave() {
   find("#pick").value = "";
   showMatches();
@@ -67,17 +78,25 @@ function matches() {
   const typed = find("#pick").value.trim().toLowerCase();
   const all = classes.map((_, k) => k);
   const has = (k) => classes[k].toLowerCase().indexOf(typed);
-  return all.filter((k) => has(k) >= 0).sort((a, b) => Math.min(has(a), 1) - Math.min(has(b), 1) || a - b);
+  const isFixed = (k) => Number(k < numFixed);
+  return all.filter((k) => has(k) >= 0)
+    .sort((a, b) => isFixed(a) - isFixed(b) || Math.min(has(a), 1) - Math.min(has(b), 1) || a - b);
 }
 
 function showMatches() {
   const labels = matches();
   const buttons = labels.slice(0, maxShown).map((k) =>
-    make("button", { type: "button", "data-label": k, title: classes[k], on: { click: () => choose(k) } },
+    make("button", { type: "button", class: k < numFixed ? "aside" : "", "data-label": k, title: classes[k], on: { click: () => choose(k) } },
       keys[k] ? make("kbd", { text: keys[k] }) : "",
       make("span", { text: classes[k] })));
   const more = labels.length - buttons.length;
   if (more > 0) buttons.push(make("span", { class: "small muted", text: `and ${more} more: type to find them` }));
+  const typed = find("#pick").value.trim();
+  if (typed && canCreate()) {
+    const key = labels.length ? [make("kbd", { text: "Ctrl ↵" })] : [make("kbd", { text: "↵" })];
+    buttons.push(make("button", { type: "button", class: "new-class", on: { click: () => create(typed) } },
+      ...key, make("span", { text: `New class “${typed}”` })));
+  }
   find("#classes").replaceChildren(...buttons);
 }
 
@@ -91,25 +110,14 @@ export function showImage(image) {
     next.loading = "eager";
     shown.replaceWith(next);
   }
-  find("#focus-guess").replaceChildren(
+  find("#focus-guess").replaceChildren(...(image.guess === null ? [make("span", { class: "muted", text: "no guess yet" })] : [
     make("b", { text: classes[image.guess] }),
     make("span", { text: ` ${percent(image.confidence)} ` }),
-    make("span", { class: `pill sure-${sureClass(image.share)}`, text: image.sureness }));
+    make("span", { class: `pill sure-${sureClass(image.share)}`, text: image.sureness })]));
   find("#focus-name").textContent = image.name;
   for (const button of find("#classes").querySelectorAll("button")) {
     const label = Number(button.dataset.label);
     button.classList.toggle("guessed", label === image.guess);
     button.setAttribute("aria-pressed", String(label === image.given));
-  }
-}
-
-async function copy() {
-  const code = find("#command");
-  try {
-    await navigator.clipboard.writeText(code.textContent);
-    find("#copy").textContent = "Copied";
-    setTimeout(() => { find("#copy").textContent = "Copy"; }, 2000);
-  } catch { // browsers allow the clipboard on localhost and https only
-    getSelection().selectAllChildren(code);
   }
 }

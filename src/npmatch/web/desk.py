@@ -1,0 +1,293 @@
+"""Labelling a folder on the page: its pictures in the order of their use, what people answer, and the classes.
+
+Pictures are named by their number: no path crosses the wire. Classes are named by their names, because people add,
+rename and merge them while others label.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from npmatch.data.sources.label_table import BROKEN, NONE_OF_THESE, Answer
+from npmatch.data.sources.listing import Listing
+from npmatch.errors import NPMatchError
+from npmatch.files import in_utf8, one_writer, write_atomically
+from npmatch.labelling.folder_labels import FolderLabels, check_class_name
+from npmatch.report.formatting import printable
+from npmatch.types import Prediction
+from npmatch.web.answer import describe_uncertainty
+from npmatch.web.labelling import Annotation, Annotations, View
+from npmatch.web.pool import Indices, Mask, page_of
+
+MAX_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What a model thinks of all N pictures."""
+
+    source: str  # name of the round whose model it is; empty for the quick look
+    class_names: tuple[str, ...]
+    label: npt.NDArray[np.int64]  # N
+    confidence: npt.NDArray[np.float32]  # N
+    entropy: npt.NDArray[np.float32]  # N, nats
+    known: Mask  # N: whether the picture could be read
+
+    @classmethod
+    def of(cls, source: str, class_names: Sequence[str], prediction: Prediction, rows: Indices, number: int) -> Guesses:
+        """The guesses for `number` pictures, of which those at `rows` were predicted."""
+        found = cls(
+            source,
+            tuple(class_names),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.float32),
+            np.zeros(number, np.float32),
+            np.zeros(number, np.bool_),
+        )
+        found.label[rows] = prediction.label.numpy()
+        found.confidence[rows] = prediction.confidence.numpy()
+        found.entropy[rows] = prediction.entropy.numpy()
+        found.known[rows] = True
+        return found
+
+    def expected_error(self, rows: Mask) -> float | None:
+        """Error in % that the model's own confidence promises on these pictures; None if there are none."""
+        used = rows & self.known
+        return 100 * float(1 - self.confidence[used].mean()) if used.any() else None
+
+
+class ClassList:
+    """The classes in the order of their keys, kept in a file: also those that no picture has yet."""
+
+    def __init__(self, path: Path) -> None:
+        """The file need not exist."""
+        self.path = path
+
+    def names(self, used: Iterable[str]) -> list[str]:
+        """The classes in the file, then those that are used and not in it."""
+        return list(dict.fromkeys([*self._read(), *used]))
+
+    def add(self, name: str, used: Iterable[str]) -> None:
+        """Adds a class; one that exists already stays where it is."""
+        check_class_name(name)
+        if name in (NONE_OF_THESE, BROKEN):
+            raise NPMatchError(f"'{name}' is an answer already; give the class another name")
+        names = self.names(used)
+        if len(names) >= MAX_CLASSES:
+            raise NPMatchError(f"there are {len(names)} classes already, which is the limit")
+        self._write([*names, name])
+
+    def rename(self, old: str, new: str | None, used: Iterable[str]) -> None:
+        """Gives a class another name in its place, or removes it (None)."""
+        names = [new if name == old else name for name in self.names(used)]
+        self._write([name for name in names if name is not None])
+
+    def _read(self) -> list[str]:
+        try:
+            names = json.loads(self.path.read_text(encoding="utf-8"))
+            return [name for name in names if isinstance(name, str)]
+        except (OSError, ValueError, TypeError):  # the names of classes with labels are in the table
+            return []
+
+    def _write(self, names: Iterable[str]) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with one_writer(self.path.with_name(f".{self.path.name}.lock")):
+                write_atomically(self.path, json.dumps(list(dict.fromkeys(names)), ensure_ascii=False).encode())
+        except OSError as error:
+            raise NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})") from error
+
+
+class Desk:
+    """The labelling of one folder; several people may use it at once."""
+
+    def __init__(self, listing: Listing, class_file: Path) -> None:
+        """Lists no file again: pictures that are added later appear after a restart."""
+        self.names = [file.name for file in listing.files]
+        self.paths = [listing.path(file) for file in listing.files]
+        self.in_folders = {file.name: in_utf8(file.label) for file in listing.files if file.label}  # not changed here
+        self.book = FolderLabels(listing.root)
+        self.annotations: Annotations[Answer] = Annotations(self.book)
+        self.class_list = ClassList(class_file)
+        self.left_out: Mask = np.zeros(len(self.names), np.bool_)  # broken files, and second copies of a picture
+        self.left_out[[i for i, name in enumerate(self.names) if name in self.in_folders]] = True
+        self.order: Indices = np.arange(len(self.names), dtype=np.int64)  # in which pictures are offered
+        self.version = 0  # changes with the order
+        self.guesses: Guesses | None = None
+        self._position = {name: i for i, name in enumerate(self.names)}
+        self._lock = Lock()
+
+    def leave_out(self, positions: Iterable[int]) -> None:
+        """Never offers these pictures."""
+        self.left_out[list(positions)] = True
+
+    def offer(self, first: Sequence[int]) -> None:
+        """Offers these pictures first, then the others: the most doubtful first, if there are guesses."""
+        chosen = set(first)
+        rest = [position for position in self._by_doubt().tolist() if position not in chosen]
+        self.order = np.array([*first, *rest], dtype=np.int64)
+        self.version += 1
+
+    def _by_doubt(self) -> Indices:
+        if self.guesses is None:
+            return np.arange(len(self.names), dtype=np.int64)
+        return np.argsort(-self.guesses.entropy, kind="stable")
+
+    def classes(self) -> list[str]:
+        """The names of all classes."""
+        return self.class_list.names(self._used())
+
+    def _used(self) -> list[str]:
+        given = [answer.label for answer in self.book.labels.values() if answer.label]
+        return [*sorted(set(self.in_folders.values())), *dict.fromkeys(given)]
+
+    def labels(self) -> dict[int, str]:
+        """Position → class of every labelled picture."""
+        labels = {**self.in_folders, **{name: a.label for name, a in self.book.labels.items() if a.label}}
+        return {self._position[name]: label for name, label in labels.items() if name in self._position}
+
+    def rows_in(self, view: View) -> Mask:
+        """Which pictures a view shows."""
+        answered, skipped = self._mask(self.book.labels), self._mask(self.annotations.skipped)
+        if view == "all":
+            return ~self.left_out | answered
+        views = {"todo": ~answered & ~skipped & ~self.left_out, "labelled": answered, "skipped": skipped & ~answered}
+        return views[view]
+
+    def _mask(self, names: Iterable[str]) -> Mask:
+        mask = np.zeros(len(self.names), np.bool_)
+        mask[[self._position[name] for name in names if name in self._position]] = True
+        return mask
+
+    def page(self, view: View, predicted: str | None, start: int, count: int, surest: bool = False) -> dict[str, Any]:
+        """`count` pictures of a view from rank `start` on; `predicted` restricts them to guesses of one class.
+
+        With `surest`, the most certain guesses come first.
+        """
+        shown, order = self.rows_in(view), self.order
+        if predicted is not None or surest:
+            shown = shown & self._predicted_as(predicted)
+        if surest and self.guesses is not None:
+            order = np.argsort(-self.guesses.confidence, kind="stable")
+        page = page_of(order, shown, start, count)
+        images = [self.describe(row) for row in page.rows]
+        return {"images": images, "previous": page.previous, "next": page.next, "matching": int(shown.sum())}
+
+    def _predicted_as(self, name: str | None) -> Mask:
+        guesses = self.guesses
+        if guesses is None or (name is not None and name not in guesses.class_names):
+            return np.zeros(len(self.names), np.bool_)
+        return guesses.known & (True if name is None else guesses.label == guesses.class_names.index(name))
+
+    def describe(self, position: int) -> dict[str, Any]:
+        """One picture with its guess and its answer."""
+        name, guesses = self.names[position], self.guesses
+        answer, skipped = self.annotations.get(name)
+        guess: dict[str, Any] = {"guess": None, "confidence": None, "entropy": None, "share": None, "sureness": ""}
+        if guesses is not None and guesses.known[position]:
+            guess = {
+                "guess": printable(guesses.class_names[guesses.label[position]]),
+                "confidence": float(guesses.confidence[position]),
+                **describe_uncertainty(float(guesses.entropy[position]), len(guesses.class_names)),
+            }
+        label, aside = answer or Answer()
+        given = {"given": label or None, "aside": aside or None}
+        return {"image": position, "name": printable(name), **guess, **given, "skipped": skipped}
+
+    def mark(
+        self, position: int, answer: Answer | None, skip: bool, user: str = "", seen: Answer | None = None
+    ) -> dict[str, Any]:
+        """Answers for a picture, skips it, or takes the answer back (None); returns the picture as it is then.
+
+        `taken` in the result is false, and nothing changes, where the picture's answer is neither `seen`, the one on
+        the user's page, nor the new one: somebody else has answered since.
+        """
+        name = self._name(position)
+        with self._lock, nullcontext() if skip else self.book.exclusive():
+            current = self.annotations.get(name).label
+            new = current if skip else answer
+            taken = current in (new, seen)
+            if taken:
+                self._keep_class(new)
+                self.annotations.set(name, Annotation(new, skip), user)
+            return {"changed": [self.describe(position)], "taken": taken, "counts": self.counts()}
+
+    def accept(self, positions: Iterable[int], label: str, user: str = "") -> dict[str, Any]:
+        """Gives several pictures that nobody has answered one label; `undo` takes them back together."""
+        names = [self._name(position) for position in positions]
+        answer = Answer(label)
+        with self._lock, self.book.exclusive():
+            given = self.book.labels
+            new = {name: Annotation(answer, False) for name in names if name not in given}
+            self._keep_class(answer)
+            self.annotations.set_many(new, user)
+            return {"accepted": len(new), "counts": self.counts()}
+
+    def undo(self, user: str = "") -> dict[str, Any]:
+        """Undoes the user's last change; `changed` holds a picture of it, or nothing if there was none to undo."""
+        with self._lock, self.book.exclusive():
+            position = self._position.get(self.annotations.undo(user) or "", -1)
+            return {"changed": [self.describe(position)] if position >= 0 else [], "counts": self.counts()}
+
+    def add_class(self, name: str) -> None:
+        """Adds a class, which no picture has yet."""
+        with self._lock:
+            self.class_list.add(name, self._used())
+
+    def rename_class(self, old: str, new: str, user: str = "") -> None:
+        """Gives a class another name, in the table too; the name of another class merges the two."""
+        check_class_name(new)
+        with self._lock, self.book.exclusive():
+            names = self.class_list.names(self._used())
+            if old not in names:
+                raise NPMatchError(f"class '{old}': there is none of this name")
+            if old in self.in_folders.values():
+                raise NPMatchError(f"class '{old}': has a folder; rename {self.book.root / 'labeled' / old}")
+            if new in (NONE_OF_THESE, BROKEN):
+                raise NPMatchError(f"'{new}' is an answer already; give the class another name")
+            given = {name: answer for name, answer in self.book.labels.items() if answer.label == old}
+            self.annotations.set_many({name: Annotation(Answer(new), False) for name in given}, user)
+            self.class_list.rename(old, None if new in names else new, names)
+
+    def remove_class(self, name: str) -> None:
+        """Removes a class that no picture has."""
+        with self._lock:
+            if name in self._used():
+                raise NPMatchError(f"class '{name}': pictures have this label; merge it into another class instead")
+            self.class_list.rename(name, None, self._used())
+
+    def _keep_class(self, answer: Answer | None) -> None:
+        """Keeps the class of an answer in the list, so that it has the same key tomorrow."""
+        if answer is not None and answer.label and answer.label not in self.class_list.names([]):
+            self.class_list.add(answer.label, self._used())
+
+    def _name(self, position: int) -> str:
+        if not 0 <= position < len(self.names):
+            raise NPMatchError(f"picture {position}: this folder has the pictures 0 to {len(self.names) - 1}")
+        name = self.names[position]
+        if name in self.in_folders:
+            raise NPMatchError(f"{name}: lies in the folder of its class; move the file to change its label")
+        return name
+
+    def counts(self) -> dict[str, Any]:
+        """Numbers of pictures: in all, labelled, set aside, skipped, to label; and of the labels of each class."""
+        labels = self.labels()
+        return {
+            "images": len(self.names),
+            "labelled": len(labels),
+            "aside": sum(bool(answer.set_aside) for answer in self.book.labels.values()),
+            "skipped": int(self.rows_in("skipped").sum()),
+            "todo": int(self.rows_in("todo").sum()),
+            "version": self.version,
+            "of_class": dict(Counter(labels.values())),
+        }

@@ -1,0 +1,272 @@
+"""The state behind the page of a folder of pictures: what is wrong with them, their labels, its rounds and its models.
+
+A background thread checks the pictures, computes their features and chooses the first ones to label. Then it follows
+the labels and the rounds: the quick look is fitted anew, or a finished round's model guesses and chooses the next ones.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import torch
+
+from npmatch.data import FileImages, ImageSet
+from npmatch.data.check import check_data
+from npmatch.data.check.findings import KINDS, DataReport
+from npmatch.data.copies import copies_in_report, picture_of_each
+from npmatch.data.fingerprint import hash_contents
+from npmatch.data.sources.folders import list_pictures
+from npmatch.distributed.devices import choose_device
+from npmatch.draws import mix
+from npmatch.errors import NPMatchError
+from npmatch.labelling.first import MOST_IMAGES, SIDE, choose_typical, find_network, first_of_each, learnt_features
+from npmatch.labelling.suggest import choose_diverse
+from npmatch.report.formatting import printable
+from npmatch.report.gallery import LARGEST_SIDE
+from npmatch.training import load_tensors, save_tensors
+from npmatch.web.answer import encode_image
+from npmatch.web.decoding import shared_decoder
+from npmatch.web.desk import Desk
+from npmatch.web.figures import FigureCache
+from npmatch.web.models import Features, PageModel, PretrainedNetwork, QuickLook, RoundModel
+from npmatch.web.rounds import Rounds
+from npmatch.web.training import MINUTES, Training
+
+OFFERED = 40  # pictures to label that are chosen at a time
+POLL_SECONDS = 0.5  # between two looks at labels and rounds
+SHOWN = 24  # pictures of each kind of finding
+FOUND_IN_FILES = [kind for kind in KINDS if KINDS[kind].level == "left out"]  # and those below
+FOUND_IN_FILES += ["duplicate", "near-duplicate", "wrong-extension", "animated", "strip", "unread-format"]
+
+
+def runs_beside(folder: Path) -> Path:
+    """Where the rounds of a folder lie by default: photos-runs beside photos."""
+    return Path(os.path.normpath(folder / ".." / f"{os.path.basename(os.path.abspath(folder))}-runs"))
+
+
+class Project:
+    """One folder of pictures. `start` begins the work in the background; every method works at any time."""
+
+    def __init__(self, folder: Path, out: Path | None = None, device: str | None = None) -> None:
+        """Lists the pictures; `out` is the folder of the rounds."""
+        self.folder, self.device = folder, device
+        self.listing = list_pictures(folder)
+        if not self.listing.files:
+            raise NPMatchError(f"{folder}: neither a run nor a folder of images; name one that holds JPEG or PNG files")
+        self.rounds = Rounds(folder, out or runs_beside(folder))
+        self.training = Training(folder, self.rounds, device)
+        self.desk = Desk(self.listing, self.rounds.out / "classes.json")
+        self.report: DataReport | None = None
+        self.problem: str | None = None  # why pictures or models are missing, shown on the page
+        self.progress: dict[str, Any] = {"stage": "checking", "done": 0, "total": len(self.desk.names)}
+        self.model: PageModel | None = None
+        self.quick_look: QuickLook | None = None
+        self._features: Features | None = None
+        self._offered: list[int] = []
+        self._looked_at: dict[int, str] = {}  # the labels that the quick look was fitted to
+        self._refused: set[str] = set()  # rounds whose model cannot be loaded
+        self._figures: dict[str, FigureCache] = {}
+        self._stop = Event()
+        self._thread = Thread(target=self._run, daemon=True, name="project")
+
+    def start(self) -> None:
+        """Starts the background thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops the background thread; a training goes on."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._prepare()
+            while not self._stop.is_set():
+                self._follow()
+                self._stop.wait(POLL_SECONDS)
+        except NPMatchError as error:
+            self.problem = str(error)
+        except Exception as error:  # nobody joins this thread to see the error: the page must show it
+            if not self._stop.is_set():
+                self.problem = f"{type(error).__name__}: {error}"
+                raise
+
+    def _prepare(self) -> None:
+        """Checks the pictures, computes their features and offers the first ones to label."""
+        shared_decoder().start()
+        self.report = report = check_data(self.listing, workers=0, advance=self._advance)
+        names, broken = self.desk.names, {one.path for one in report.quarantine}
+        pool = ImageSet(FileImages(self.desk.paths, SIDE), torch.empty(len(names)), names)
+        pictures = [int(number) for number in picture_of_each(len(names), copies_in_report(report, pool))]
+        used = first_of_each(pictures, [name not in broken for name in names])
+        self.desk.leave_out(set(range(len(names))) - set(used))
+        if not used:
+            raise NPMatchError(f"{self.folder}: none of its {len(names)} images can be read")
+        self._features = self._describe(used)
+        self._offer()
+        self.progress = {"stage": "ready", "done": len(used), "total": len(used)}
+
+    def _advance(self, number: int) -> None:
+        self.progress = {**self.progress, "done": self.progress["done"] + number}
+        if self._stop.is_set():
+            raise NPMatchError("stopped")
+
+    def _describe(self, used: list[int]) -> Features:
+        """The features of pictures, from the file that an earlier page has left or new ones."""
+        if len(used) > MOST_IMAGES:
+            order = torch.randperm(len(used), generator=torch.Generator().manual_seed(mix(0, "first labels")))
+            used = [used[place] for place in sorted(order[:MOST_IMAGES].tolist())]
+        self.progress = {"stage": "features", "done": 0, "total": len(used)}
+        device = choose_device(self.device)
+        config = find_network(self.listing, device)
+        images = FileImages([self.desk.paths[row] for row in used], SIDE)
+        key = hash_contents(images, torch.arange(len(used)))[:16]
+        file = self.rounds.out / ".features" / f"page-{key}-{config.name.rpartition(':')[2]}.safetensors"
+        if file.is_file():
+            values = load_tensors(file)[0]["features"]
+        else:
+            values = learnt_features(config, images, device, workers=0, advance=self._advance)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_tensors(file, {"features": values})
+        return Features(PretrainedNetwork(config), np.array(used, dtype=np.int64), values)
+
+    def _follow(self) -> None:
+        """Takes notice of new labels and of a new round."""
+        newest = next((name for name in reversed(self.rounds.finished()) if name not in self._refused), None)
+        labels = self.desk.labels()
+        if labels != self._looked_at:
+            self._look(labels)
+        if newest is not None and (self.model is None or self.model.name != newest):
+            self._take_round(newest)
+        elif self._is_exhausted():
+            self._offer()
+
+    def _look(self, labels: dict[int, str]) -> None:
+        """Fits the quick look to the labels; its guesses are shown until there is a round."""
+        self._looked_at = labels
+        assert self._features is not None
+        place = self._features.place_of()
+        if len({label for picture, label in labels.items() if picture in place}) < 2:
+            self.quick_look = None
+            return
+        self.quick_look = look = QuickLook(self._features, labels)
+        if not isinstance(self.model, RoundModel):
+            self.model = look
+            self.desk.guesses = look.guesses(len(self.desk.names))
+
+    def _take_round(self, name: str) -> None:
+        """Lets the model of a finished round guess, and offers what it is unsure of."""
+        try:
+            model = RoundModel(name, self.rounds.out / name, self.device)
+        except NPMatchError as error:
+            self._refused.add(name)
+            self.problem = str(error)
+            return
+        assert self._features is not None
+        guesses = model.guesses(self.desk.paths, self._features.rows.tolist(), self._stop.is_set)
+        if guesses is not None:
+            self.desk.guesses, self.model = guesses, model
+            self._offer()
+
+    def _is_exhausted(self) -> bool:
+        """Whether all pictures that were chosen are answered, and others are left."""
+        todo = self.desk.rows_in("todo")
+        return bool(todo.any()) and not todo[self._offered].any()
+
+    def _offer(self) -> None:
+        """Chooses the next pictures: typical ones before there is a round, then doubtful ones that differ."""
+        features = self._features
+        assert features is not None
+        todo = self.desk.rows_in("todo")[features.rows]
+        rows, known = features.rows[todo], features.of(self.desk.labels())
+        values = features.values[torch.from_numpy(todo)]
+        guesses = self.desk.guesses
+        if isinstance(self.model, RoundModel) and guesses is not None and len(rows):
+            doubt = torch.from_numpy(guesses.entropy[rows])
+            picks = [pick.position for pick in choose_diverse(doubt, lambda at: values[at], OFFERED, known)]
+        else:
+            picks = [row for row, _ in choose_typical(values, OFFERED, known)] if len(rows) else []
+        self._offered = [int(rows[pick]) for pick in picks] or rows[:OFFERED].tolist()
+        self.desk.offer(self._offered)
+
+    def image(self, position: int) -> tuple[bytes, str]:
+        """A picture as PNG or JPEG, and its media type."""
+        if not 0 <= position < len(self.desk.paths):
+            raise NPMatchError(f"picture {position}: there is none of this number")
+        return encode_image(FileImages([self.desk.paths[position]], LARGEST_SIDE), 0)
+
+    def answer(self, content: bytes) -> dict[str, Any]:
+        """The newest model's prediction for one image file."""
+        model = self.model
+        if model is None:
+            raise NPMatchError(self.problem or "there is no model yet: label pictures of two classes first")
+        found = model.answer(content)
+        for row in found["classes"]:
+            row["name"] = printable(model.class_names[row["label"]])
+        return {**found, "model": model.name}
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What is wrong with the pictures, each kind with some of them."""
+        report, found = self.report, []
+        position = {name: i for i, name in enumerate(self.desk.names)}
+        for finding in () if report is None else report.findings:
+            if finding.kind in FOUND_IN_FILES:
+                rows = [
+                    {"image": position.get(name), "name": printable(name)}
+                    for names in (finding.groups or [finding.names])
+                    for name in names
+                ]
+                kind = KINDS[finding.kind]
+                facts = {"kind": finding.kind, "level": kind.level, "meaning": kind.meaning, "count": len(rows)}
+                found.append({**facts, "images": rows[:SHOWN]})
+        return found
+
+    def about(self) -> dict[str, Any]:
+        """The facts of the folder that do not change."""
+        data, table = shlex.quote(str(self.folder)), shlex.quote(str(self.desk.book.path))
+        return {
+            "folder": printable(self.folder),
+            "name": printable(os.path.basename(os.path.abspath(self.folder))),
+            "table": printable(self.desk.book.path),
+            "minutes": list(MINUTES),
+            "commands": {
+                "check": f"npmatch check-data {data}",
+                "suggest": f"npmatch suggest --data {data} -n {OFFERED} -o {table}",
+            },
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Everything that changes; the page requests it every few seconds."""
+        problem, counts, classes = self.problem, None, list[str]()
+        try:
+            counts, classes = self.desk.counts(), self.desk.classes()
+        except NPMatchError as error:  # labels.csv was edited by hand and cannot be read
+            problem = str(error)
+        guesses, current = self.desk.guesses, self.current_round()
+        return {
+            "problem": problem and printable(problem),
+            "progress": self.progress,
+            "sizes": None if self.report is None else self.report.sizes,
+            "classes": classes,
+            "counts": counts,
+            "guesses": None if guesses is None else {"source": guesses.source, "classes": list(guesses.class_names)},
+            "training": self.training.describe(),
+            "rounds": [self.rounds.describe(name) for name in self.rounds.names()],
+            "command": shlex.join(self.training.command(MINUTES[0])),
+            "figures": None if current is None else f"{current}-{self.figures(current).version()}",
+        }
+
+    def current_round(self) -> str | None:
+        """The round whose curves are shown: the one being trained, or the last."""
+        job, names = self.training.running(), self.rounds.names()
+        return job.run if job is not None and job.run in names else next(reversed(names), None)
+
+    def figures(self, name: str) -> FigureCache:
+        """The figures of a round."""
+        return self._figures.setdefault(name, FigureCache(self.rounds.folder(name).path))

@@ -1,0 +1,99 @@
+// The page of a folder: opens the steps, polls the state, and handles the keys that work everywhere.
+
+import { fetchJson } from "./api.js";
+import * as check from "./check.js";
+import { copyFrom, count, find, notify } from "./dom.js";
+import { makeDesk, setClasses, showEnough } from "./folder-desk.js";
+import * as label from "./label.js";
+import * as results from "./results.js";
+import * as start from "./start.js";
+import * as train from "./train.js";
+
+const views = { start, label, check, train, results };
+const pollFast = 1000; // milliseconds between two status requests while something is going on
+const pollSlow = 4000;
+const run = { classes: [], status: null, command: "" };
+let timer;
+
+function openView() {
+  const name = location.hash.slice(1);
+  const open = name in views ? name : "start";
+  for (const key of Object.keys(views)) {
+    find(`#view-${key}`).hidden = key !== open;
+    const link = find(`nav a[href="#${key}"]`);
+    if (key === open) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  window.scrollTo(0, 0);
+  find("#say").classList.remove("shown");
+  if (run.status) views[open].open?.(run);
+}
+
+const isOpen = (name) => !find(`#view-${name}`).hidden;
+
+// Asks for the state at once, and then again and again.
+async function refresh() {
+  clearTimeout(timer);
+  let wait = pollSlow;
+  try {
+    if (!run.folder) Object.assign(run, await fetchJson("/api/folder"));
+    const isFirst = run.status === null;
+    const before = run.classes;
+    run.status = await fetchJson("/api/status");
+    const isStale = run.classes !== before; // a class was made in the meantime
+    if (!isStale && setClasses(run, run.status.classes) && before.length) label.reload();
+    showStatus(run.status);
+    for (const [name, view] of Object.entries(views)) if (run.status.counts) view.update?.(run, isOpen(name));
+    if (run.status.counts) showEnough(run);
+    if (isFirst) openView();
+    if (isBusy(run.status)) wait = pollFast;
+  } catch (error) {
+    notify(error.message, true);
+  }
+  timer = setTimeout(refresh, document.hidden ? pollSlow : wait);
+}
+
+const isBusy = ({ progress, training }) => progress.stage !== "ready" || training.state === "running" || training.state === "elsewhere";
+
+function showStatus({ problem, progress }) {
+  find("#run-name").textContent = run.name;
+  document.title = `${run.name} · npmatch`;
+  run.command = run.commands.suggest;
+  const doing = { checking: "Checking the pictures", features: "Looking at the pictures with a pretrained network" }[progress.stage];
+  const message = problem || (doing ? `${doing}: ${count(progress.done)} of ${count(progress.total)}. You can begin to label.` : "");
+  const notice = find("#notice");
+  notice.hidden = !message;
+  notice.classList.toggle("problem", Boolean(problem));
+  const line = find("p", notice);
+  if (line.textContent !== message) line.textContent = message;
+  const bar = find("progress", notice);
+  bar.hidden = Boolean(problem) || !doing;
+  bar.value = progress.total ? progress.done / progress.total : 0;
+}
+
+function onKey(event) {
+  const isField = event.target.matches("input:not([type=file]), select, textarea");
+  if (find("#keys").open) return;
+  if (event.altKey && /^Digit[1-5]$/.test(event.code)) {
+    location.hash = Object.keys(views)[Number(event.code.at(-1)) - 1];
+    event.preventDefault();
+  } else if (isField) {
+    return;
+  } else if (event.key === "?") {
+    find("#keys").showModal();
+    event.preventDefault();
+  } else {
+    for (const name of ["label", "check"]) if (isOpen(name)) views[name].onKey(event);
+  }
+}
+
+// The server has stored the token of the URL in a cookie; it should not stay visible in the address bar.
+if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
+window.addEventListener("hashchange", openView);
+document.addEventListener("keydown", onKey);
+find("#show-keys").addEventListener("click", () => find("#keys").showModal());
+for (const button of document.querySelectorAll("button.copy")) copyFrom(button, find(button.dataset.from));
+label.listen(run, makeDesk(run, refresh));
+for (const view of [start, check, train, results]) view.listen(run, refresh);
+openView();
+refresh();

@@ -1,0 +1,195 @@
+// Results: the error of a model, what it takes for what, predictions of new pictures as a table, and its ONNX file.
+
+import { fetchJson, post } from "./api.js";
+import { count, find, isolated, make, notify, percent, picture } from "./dom.js";
+
+const mostShown = 60; // predicted pictures with a thumbnail
+let run;
+let loaded = ""; // model and labels of the results on the page
+let csvUrl;
+let isPredicting = false;
+
+export function listen(sharedRun) {
+  run = sharedRun;
+  find("#model").addEventListener("change", load);
+  find("#onnx").addEventListener("click", exportModel);
+  find("#file").addEventListener("change", (event) => {
+    predict([...event.target.files].map((file) => [file.name, file]));
+    event.target.value = ""; // so that the same files can be chosen again
+  });
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", async (event) => {
+    event.preventDefault(); // otherwise the browser would open the file instead of the page
+    const files = await droppedFiles(event.dataTransfer);
+    if (!files.length) return;
+    location.hash = "results";
+    predict(files);
+  });
+}
+
+export const open = () => update(run, true);
+
+export function update(_, isOpen) {
+  const models = [...run.status.rounds].reverse().filter(({ is_finished: isFinished }) => isFinished).map(({ name }) => [name, name]);
+  const hasLook = Object.keys(run.status.counts.of_class).length > 1;
+  if (hasLook) models.push(["", "quick look"]);
+  const choice = find("#model");
+  if (JSON.stringify([...choice.options].map(({ value }) => value)) !== JSON.stringify(models.map(([value]) => value))) {
+    choice.replaceChildren(...models.map(([value, text]) => make("option", { value, text }))); // the newest is chosen
+  }
+  find("#no-model").hidden = models.length > 0;
+  find("#with-model").hidden = models.length === 0;
+  find("#results-lead").textContent = models.length ? "" : "";
+  if (isOpen && models.length && loaded !== version()) load();
+}
+
+const version = () => `${find("#model").value}-${run.status.guesses?.source}-${run.status.counts.labelled}`;
+
+async function load() {
+  loaded = version();
+  const round = find("#model").value;
+  try {
+    show(round, await fetchJson(`/api/results?${new URLSearchParams({ round })}`));
+  } catch (error) {
+    find("#error-tiles").replaceChildren(make("p", { class: "muted", text: error.message }));
+    loaded = "";
+  }
+}
+
+const bases = {
+  test: (result) => `${percent(result.level, 0)} sure: ${result.low.toFixed(1)} to ${result.high.toFixed(1)} %, measured on ${count(result.images)} test images`,
+  confidence: (result) => `from the model’s own confidence in ${count(result.images)} pictures without a label`,
+  folds: (result) => `on ${count(result.images)} labels, each left out of the fit in turn; they are not a random sample`,
+};
+
+function show(round, result) {
+  const isMeasured = result.basis === "test";
+  const value = result.error === null || result.error === undefined ? "unknown" : `${isMeasured ? "" : "about "}${result.error.toFixed(1)} %`;
+  find("#error-tiles").replaceChildren(make("div", { class: "tile" },
+    make("span", { text: "Error" }),
+    make("b", { text: value }),
+    isMeasured ? "" : make("small", { class: "estimated", text: "estimated, not measured" }),
+    make("small", { text: result.images ? bases[result.basis](result) : "" })));
+  showConfusions(round, result);
+  showKept(result.kept, isMeasured);
+  find("#export-card").hidden = !round;
+  find("#onnx-file").hidden = true;
+  for (const [id, key] of [["predict", "predict"], ["evaluate", "evaluate"]]) {
+    find(`#${id}-row`).hidden = !result.commands[key] || (key === "evaluate" && !isMeasured);
+    find(`#${id}-command`).textContent = result.commands[key] ?? "";
+  }
+  find("#export-command").textContent = result.commands.export ?? "";
+}
+
+function showConfusions(round, { confusions, basis, confusions_of: of }) {
+  find("#confusions-lead").textContent = confusions.length
+    ? (basis === "test" ? "Test images." : of ? "Labelled pictures, as the quick look takes them when it has not seen their label: a round knows its labels." : "Labelled pictures that the fit had not seen.")
+    : "No mistakes are known.";
+  find("#confusions").replaceChildren(...confusions.map(({ true: right, predicted, count: number, images }) =>
+    make("div", { class: "finding" },
+      make("h3", { text: `${isolated(right)} taken for ${isolated(predicted)}: ${count(number)}` }),
+      make("ul", { class: "small-shots" }, ...images.map((one) => make("li", {}, shot(round, one, right)))))));
+}
+
+const shot = (round, { image, test }, alt) =>
+  (test === undefined ? picture(image, alt) : make("img", { src: `/api/test-images/${test}?${new URLSearchParams({ round })}`, alt, loading: "lazy" }));
+
+function showKept(kept, isMeasured) {
+  find("#kept").hidden = kept.length === 0;
+  find("#kept-lead").textContent = kept.length
+    ? `If only the surest answers are given${isMeasured ? "" : " (estimated, not measured)"}:`
+    : "This needs a trained round.";
+  find("#kept tbody").replaceChildren(...kept.map(({ kept: share, error }) =>
+    make("tr", {}, make("td", { text: percent(share, 0) }), make("td", { text: `${error.toFixed(1)} %` }))));
+}
+
+async function exportModel() {
+  const button = find("#onnx");
+  const round = find("#model").value;
+  button.disabled = true;
+  button.textContent = "Exporting…";
+  try {
+    await post("/api/export", { round });
+    const link = find("#onnx-file");
+    link.href = `/api/model.onnx?${new URLSearchParams({ round })}`;
+    link.hidden = false;
+  } catch (error) {
+    notify(error.message, true);
+  } finally {
+    button.disabled = false;
+    button.textContent = "Export to ONNX";
+  }
+}
+
+// Names and files of what was dropped; of a folder, all files below it.
+async function droppedFiles(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return [...transfer.files].map((file) => [file.name, file]);
+  const found = [];
+  for (const entry of entries) await walk(entry, found);
+  return found;
+}
+
+async function walk(entry, found) {
+  if (entry.isFile) {
+    const file = await new Promise((done, fail) => entry.file(done, fail));
+    found.push([entry.fullPath.replace(/^\//, ""), file]);
+    return;
+  }
+  const reader = entry.createReader();
+  for (;;) {
+    const some = await new Promise((done, fail) => reader.readEntries(done, fail));
+    if (!some.length) return;
+    for (const one of some) await walk(one, found);
+  }
+}
+
+async function predict(files) {
+  if (isPredicting) {
+    notify("The pictures before these are still being predicted.", true);
+    return;
+  }
+  isPredicting = true;
+  const images = files.filter(([, file]) => !file.type || file.type.startsWith("image/"));
+  const rows = [["path", "label", "confidence", "uncertainty", "withheld", "model", "problem"]];
+  const words = find("#predict-words");
+  find("#predictions").replaceChildren();
+  find("#predictions-csv").hidden = true;
+  let problems = files.length - images.length;
+  for (const [index, [name, file]] of images.entries()) {
+    words.textContent = `${count(index)} of ${count(images.length)} predicted`;
+    try {
+      if (file.size > run.limits.upload_bytes) throw new Error("larger than the server allows");
+      const answer = await fetchJson("/api/predict", { method: "POST", body: file });
+      const [first] = answer.classes;
+      rows.push([name, first.name, first.probability, answer.entropy, answer.withheld ?? "", answer.model || "quick look", ""]);
+      if (index < mostShown) showPrediction(name, file, first, answer);
+    } catch (error) {
+      problems += 1;
+      rows.push([name, "", "", "", "", "", error.message]);
+    }
+  }
+  const done = rows.length - 1 - (problems - (files.length - images.length));
+  words.textContent = `${count(done)} predicted${problems ? `, ${count(problems)} not` : ""}.`;
+  offerTable(rows);
+  isPredicting = false;
+}
+
+function showPrediction(name, file, first, { sureness }) {
+  const image = make("img", { alt: name });
+  const url = URL.createObjectURL(file);
+  image.addEventListener("load", () => URL.revokeObjectURL(url));
+  image.src = url;
+  find("#predictions").append(make("li", { title: name }, image, make("b", { text: first.name }),
+    make("span", { class: "small muted", text: `${percent(first.probability, 0)}, ${sureness}` })));
+}
+
+const cell = (value) => (/[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+
+function offerTable(rows) {
+  if (csvUrl) URL.revokeObjectURL(csvUrl);
+  csvUrl = URL.createObjectURL(new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" }));
+  const link = find("#predictions-csv");
+  link.href = csvUrl;
+  link.hidden = rows.length < 2;
+}
