@@ -44,7 +44,8 @@ class Served:
         self.socket = open_socket("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         access = Access(port=self.port, token=changes.pop("token", None))
-        self.server = uvicorn.Server(server_config(make_app(site, access, **changes)))
+        make = changes.pop("make", make_app)
+        self.server = uvicorn.Server(server_config(make(site, access, **changes)))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.url = f"http://127.0.0.1:{self.port}"
         self.site = site

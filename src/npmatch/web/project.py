@@ -155,10 +155,11 @@ class Project:
         if len({label for picture, label in labels.items() if picture in place}) < 2:
             self.quick_look = None
             return
-        self.quick_look = look = QuickLook(self._features, labels)
+        look = QuickLook(self._features, labels)
         if not isinstance(self.model, RoundModel):
-            self.model = look
             self.desk.guesses = look.guesses(len(self.desk.names))
+            self.model = look
+        self.quick_look = look
 
     def _take_round(self, name: str) -> None:
         """Lets the model of a finished round guess, and offers what it is unsure of."""

@@ -1,7 +1,7 @@
 """How good a model of a folder is: its error, what it takes for what, and what withholding answers would bring.
 
-The error is measured where there are test images. Otherwise it is estimated, and said to be: from the model's own
-confidence in the pictures without a label, and for the quick look from labels that it has not seen.
+The error is measured where there are test images. Otherwise it is estimated, and said to be: for the quick look from
+labels that it has not seen, for a round between that and the model's own confidence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from npmatch.report.gallery import LARGEST_SIDE
 from npmatch.runs.folder import RunFolder
 from npmatch.types import Prediction
 from npmatch.web.answer import encode_image
-from npmatch.web.desk import Guesses
 from npmatch.web.project import Project
 
 LEVEL = 0.9  # probability with which the interval holds the error
@@ -74,22 +73,20 @@ def _measured(prediction: Prediction, y: torch.Tensor, names: list[str], images:
 
 
 def _estimated(project: Project, name: str) -> dict[str, Any]:
-    """The results of a round without test images."""
+    """The results of a round without test images: its error lies between two estimates.
+
+    The model's own confidence is usually too high after training on its own pseudo-labels, so it gives the lower one.
+    The upper one is the error of the quick look on labels that it has not seen, which training should not exceed.
+    """
     guesses, look = project.desk.guesses, project.quick_look
-    found: dict[str, Any] = {"error": None, "images": 0, "basis": "confidence", "confusions": [], "kept": []}
+    found: dict[str, Any] = {"images": 0, "basis": "between", "low": None, "high": None, "confusions": [], "kept": []}
     if look is not None:  # the labels that the round was trained on say nothing about it
-        found |= {"confusions": _sorted(_mistakes_of(look.mistakes())), "confusions_of": "quick look"}
-    if guesses is None or guesses.source != name:
-        return found
-    rows = project.desk.rows_in("todo") & guesses.known
-    return {**found, **_expected(guesses, rows)}
-
-
-def _expected(guesses: Guesses, rows: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """What the model's confidence promises on these pictures."""
-    error = guesses.expected_error(rows)
-    doubt = (1 - guesses.confidence[rows]).astype(np.float64)
-    return {"error": error, "images": int(rows.sum()), "kept": _errors_of_kept(guesses.entropy[rows], doubt)}
+        judged = look.mistakes()
+        found |= {"high": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
+    if guesses is not None and guesses.source == name:
+        rows = project.desk.rows_in("todo")
+        found |= {"low": guesses.expected_error(rows), "images": int((rows & guesses.known).sum())}
+    return found
 
 
 def _of_quick_look(project: Project) -> dict[str, Any]:
@@ -98,17 +95,12 @@ def _of_quick_look(project: Project) -> dict[str, Any]:
     if look is None:
         raise NPMatchError("there is no quick look yet: label pictures of two classes first")
     judged = look.mistakes()
-    wrong = [row for row in judged if row[1] != row[2]]
-    error = 100 * len(wrong) / len(judged) if judged else None
-    facts: dict[str, Any] = {
-        "round": "",
-        "error": error,
-        "images": len(judged),
-        "basis": "folds",
-        "kept": [],
-        "commands": {},
-    }
-    return {**facts, "confusions": _sorted(_mistakes_of(judged))}
+    facts: dict[str, Any] = {"round": "", "images": len(judged), "basis": "folds", "kept": [], "commands": {}}
+    return {**facts, "error": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
+
+
+def _share_wrong(judged: list[tuple[int, str, str]]) -> float | None:
+    return 100 * sum(true != taken for _, true, taken in judged) / len(judged) if judged else None
 
 
 def _mistakes_of(judged: list[tuple[int, str, str]]) -> Mistakes:

@@ -39,7 +39,7 @@ export function update(_, isOpen) {
   }
   find("#no-model").hidden = models.length > 0;
   find("#with-model").hidden = models.length === 0;
-  find("#results-lead").textContent = models.length ? "" : "";
+  find("#results-lead").textContent = "The newest model predicts new pictures.";
   if (isOpen && models.length && loaded !== version()) load();
 }
 
@@ -56,22 +56,31 @@ async function load() {
   }
 }
 
+const known = (error) => error !== null && error !== undefined;
+const shortly = (error) => error.toFixed(error < 10 ? 1 : 0);
+
+// The error in words, and where it comes from.
 const bases = {
-  test: (result) => `${percent(result.level, 0)} sure: ${result.low.toFixed(1)} to ${result.high.toFixed(1)} %, measured on ${count(result.images)} test images`,
-  confidence: (result) => `from the model’s own confidence in ${count(result.images)} pictures without a label`,
-  folds: (result) => `on ${count(result.images)} labels, each left out of the fit in turn; they are not a random sample`,
+  test: ({ error, level, low, high, images }) => [`${error.toFixed(1)} %`,
+    `${percent(level, 0)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
+  between: ({ low, high, images }) => [
+    known(low) && known(high) ? `${shortly(Math.min(low, high))} to ${shortly(Math.max(low, high))} %` : known(high) ? `up to about ${shortly(high)} %` : "unknown",
+    `Between the model’s own confidence in ${count(images)} pictures, which is usually too high, and the quick look’s error on labels it had not seen. ` +
+    `To measure it, put labelled pictures into ${run.folder}/test/<class>/ and train again.`],
+  folds: ({ error, images }) => [known(error) ? `about ${shortly(error)} %` : "unknown",
+    `On ${count(images)} labels, each left out of the fit in turn. They are not a random sample.`],
 };
 
 function show(round, result) {
   const isMeasured = result.basis === "test";
-  const value = result.error === null || result.error === undefined ? "unknown" : `${isMeasured ? "" : "about "}${result.error.toFixed(1)} %`;
+  const [value, basis] = bases[result.basis](result);
   find("#error-tiles").replaceChildren(make("div", { class: "tile" },
     make("span", { text: "Error" }),
     make("b", { text: value }),
     isMeasured ? "" : make("small", { class: "estimated", text: "estimated, not measured" }),
-    make("small", { text: result.images ? bases[result.basis](result) : "" })));
+    make("small", { text: basis })));
   showConfusions(round, result);
-  showKept(result.kept, isMeasured);
+  showKept(result.kept);
   find("#export-card").hidden = !round;
   find("#onnx-file").hidden = true;
   for (const [id, key] of [["predict", "predict"], ["evaluate", "evaluate"]]) {
@@ -81,9 +90,9 @@ function show(round, result) {
   find("#export-command").textContent = result.commands.export ?? "";
 }
 
-function showConfusions(round, { confusions, basis, confusions_of: of }) {
+function showConfusions(round, { confusions, basis }) {
   find("#confusions-lead").textContent = confusions.length
-    ? (basis === "test" ? "Test images." : of ? "Labelled pictures, as the quick look takes them when it has not seen their label: a round knows its labels." : "Labelled pictures that the fit had not seen.")
+    ? (basis === "test" ? "Test images." : "Labelled pictures, as the quick look takes them when it has not seen their label.")
     : "No mistakes are known.";
   find("#confusions").replaceChildren(...confusions.map(({ true: right, predicted, count: number, images }) =>
     make("div", { class: "finding" },
@@ -94,11 +103,11 @@ function showConfusions(round, { confusions, basis, confusions_of: of }) {
 const shot = (round, { image, test }, alt) =>
   (test === undefined ? picture(image, alt) : make("img", { src: `/api/test-images/${test}?${new URLSearchParams({ round })}`, alt, loading: "lazy" }));
 
-function showKept(kept, isMeasured) {
+function showKept(kept) {
   find("#kept").hidden = kept.length === 0;
   find("#kept-lead").textContent = kept.length
-    ? `If only the surest answers are given${isMeasured ? "" : " (estimated, not measured)"}:`
-    : "This needs a trained round.";
+    ? "If only the surest answers are given, on the test images:"
+    : "This is known only for a round with test images.";
   find("#kept tbody").replaceChildren(...kept.map(({ kept: share, error }) =>
     make("tr", {}, make("td", { text: percent(share, 0) }), make("td", { text: `${error.toFixed(1)} %` }))));
 }

@@ -1,0 +1,283 @@
+"""The page of a folder, without a browser: labels, classes, several people, training, results, access."""
+
+import csv
+import io
+
+import pytest
+from fastapi.testclient import TestClient
+from folder_page import KINDS, kind_of, save_folder, save_picture, train_in_seconds
+from served_page import wait_until
+
+from npmatch.cli import main
+from npmatch.data.sources.label_table import Answer
+from npmatch.labelling.folder_labels import FolderLabels
+from npmatch.web.access import Access
+from npmatch.web.project import Project, runs_beside
+from npmatch.web.project_app import make_project_app
+
+TOKEN = "0123456789abcdef0123"
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory):
+    """Features are computed once for all tests of this file: they are kept beside the folder."""
+    folder = save_folder(tmp_path_factory.mktemp("folder") / "photos", test=2)
+    (folder / "copy.png").write_bytes((folder / "000.png").read_bytes())
+    (folder / "broken.png").write_bytes(b"nothing")
+    return folder
+
+
+@pytest.fixture
+def folder(shared_folder, tmp_path):
+    yield shared_folder
+    for name in ("labels.csv", ".labels.csv.lock"):
+        (shared_folder / name).unlink(missing_ok=True)
+    (runs_beside(shared_folder) / "classes.json").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def project(folder):
+    return Project(folder, device="cpu")
+
+
+@pytest.fixture
+def client(project):
+    with TestClient(make_project_app(project, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: project.progress["stage"] == "ready" or project.problem)
+        assert project.problem is None
+        yield client
+
+
+def todo(client, **query):
+    return client.get("/api/images", params={"count": 200, **query}).json()["images"]
+
+
+def label(client, image, **answer):
+    return client.post("/api/labels", json={"image": image["image"], **answer}).json()
+
+
+def label_by_kind(client, number):
+    for image in todo(client)[:number]:
+        assert label(client, image, label=kind_of(image["name"]))["taken"]
+
+
+def table(folder):
+    return list(csv.DictReader((folder / "labels.csv").open()))
+
+
+def test_the_start_says_what_is_wrong_and_offers_neither_copies_nor_broken_files(client):
+    found = {finding["kind"]: finding for finding in client.get("/api/findings").json()}
+    assert found["not-an-image"]["images"][0]["name"] == "broken.png"
+    assert {image["name"] for image in found["duplicate"]["images"]} == {"000.png", "copy.png"}
+    names = [image["name"] for image in todo(client)]
+    assert len(names) == 30
+    assert "broken.png" not in names
+    assert not any(name.startswith("test/") for name in names)
+    assert {kind_of(name) for name in names[:3]} == set(KINDS), "the first three are representative"
+    assert client.get(f"/api/images/{todo(client)[0]['image']}").headers["content-type"].startswith("image/")
+    assert client.get("/api/images/9999").status_code == 404
+
+
+def test_answers_are_in_the_folders_table_at_once(client, folder):
+    one, two, three = todo(client)[:3]
+    label(client, one, label="red")
+    label(client, two, aside="broken")
+    answer = label(client, three, aside="none of these")
+    assert table(folder)[0] == {"path": one["name"], "label": "red", "answer": ""}
+    assert [row["answer"] for row in table(folder)] == ["", "broken", "none of these"]
+    assert {key: answer["counts"][key] for key in ("labelled", "aside", "todo")} == {
+        "labelled": 1,
+        "aside": 2,
+        "todo": 27,
+    }
+    label(client, two, seen={"aside": "broken"}, label="blue")
+    assert [row["label"] for row in table(folder)] == ["red", "blue", ""]
+    client.post("/api/undo", json={})
+    assert table(folder)[1]["answer"] == "broken"
+
+
+def test_what_a_terminal_writes_is_seen_and_kept(client, folder):
+    one, two = todo(client)[:2]
+    label(client, one, label="red")
+    with (folder / "labels.csv").open("a") as file:
+        file.write(f"{two['name']},green\n")
+    assert client.get("/api/status").json()["classes"] == ["red", "green"]
+    refused = label(client, two, label="blue")
+    assert refused["taken"] is False, "somebody else has answered since the page was loaded"
+    assert refused["changed"][0]["given"] == "green"
+    FolderLabels(folder).set(one["name"], Answer("green"))
+    assert client.post("/api/undo", json={}).json()["changed"] == [], "nothing of the change is left to undo"
+    assert [row["label"] for row in table(folder)] == ["green", "green"]
+
+
+def test_undo_takes_back_only_ones_own_changes(client, folder):
+    one, two = todo(client)[:2]
+    label(client, one, label="red", who="anna")
+    label(client, two, label="blue", who="ben")
+    assert client.post("/api/undo", json={"who": "anna"}).json()["changed"][0]["name"] == one["name"]
+    assert [row["path"] for row in table(folder)] == [two["name"]]
+    assert client.post("/api/undo", json={"who": "anna"}).json()["changed"] == []
+
+
+def test_classes_are_added_renamed_merged_and_removed(client, folder):
+    images = todo(client)
+    assert client.post("/api/classes", json={"name": "rot"}).json()["classes"] == ["rot"]
+    for image in images[:2]:
+        label(client, image, label="rot")
+    label(client, images[2], label="grün")
+    assert client.post("/api/classes", json={"name": "rot", "to": "red"}).json()["classes"] == ["red", "grün"]
+    assert [row["label"] for row in table(folder)] == ["red", "red", "grün"]
+    assert client.post("/api/classes", json={"name": "grün", "to": "red"}).json()["classes"] == ["red"]
+    assert [row["label"] for row in table(folder)] == ["red"] * 3
+    client.post("/api/undo", json={})
+    assert [row["label"] for row in table(folder)] == ["red", "red", "grün"]
+    assert "merge it" in client.post("/api/classes", json={"name": "red", "remove": True}).json()["error"]
+    client.post("/api/classes", json={"name": "nobody"})
+    assert client.post("/api/classes", json={"name": "nobody", "remove": True}).json()["classes"] == ["red", "grün"]
+    for name in ("broken", "none of these", " ", "x" * 101, "a\nb"):
+        assert client.post("/api/classes", json={"name": name}).status_code == 422
+
+
+def test_the_quick_look_guesses_from_the_first_labels_on(client, project, folder):
+    assert todo(client)[0]["guess"] is None
+    assert client.post("/api/predict", content=(folder / "001.png").read_bytes()).status_code == 422
+    label_by_kind(client, 9)
+    wait_until(lambda: project.quick_look is not None and len(project.quick_look.pictures) == 9)
+    images = todo(client)
+    right = [image["guess"] == kind_of(image["name"]) for image in images]
+    assert sum(right) >= 0.8 * len(right)
+    answer = client.post("/api/predict", content=(folder / images[0]["name"]).read_bytes()).json()
+    assert answer["classes"][0]["name"] == images[0]["guess"]
+    assert answer["classes"][0]["probability"] == pytest.approx(images[0]["confidence"], abs=0.02)
+    result = client.get("/api/results").json()
+    assert result["basis"] == "folds"
+    assert result["images"] == 9
+
+
+def test_the_surest_guesses_of_a_class_are_accepted_together(client, project, folder):
+    label_by_kind(client, 9)
+    wait_until(lambda: project.quick_look is not None and len(project.quick_look.pictures) == 9)
+    reds = todo(client, predicted="red", surest=True)
+    confidence = [image["confidence"] for image in reds]
+    assert confidence == sorted(confidence, reverse=True)
+    label(client, reds[0], label="green")
+    request = {"images": [image["image"] for image in reds[:3]], "label": "red", "who": "anna"}
+    assert client.post("/api/accept", json=request).json()["accepted"] == 2, "an answer in the meantime is kept"
+    assert len(table(folder)) == 12
+    client.post("/api/undo", json={"who": "anna"})
+    assert len(table(folder)) == 10
+
+
+def test_from_labels_to_a_trained_round_and_its_results(client, project, folder, monkeypatch):
+    train_in_seconds(monkeypatch)
+    label_by_kind(client, 12)
+    assert client.post("/api/training", json={"minutes": 1}).json()["state"] == "running"
+    assert "being trained already" in client.post("/api/training", json={"minutes": 1}).json()["error"]
+    wait_until(lambda: project.training.describe()["state"] != "running", 120)
+    assert project.training.describe()["state"] == "finished", project.training.log.read_text()
+    wait_until(lambda: project.model.name == "round1")
+    status = client.get("/api/status").json()
+    assert status["guesses"]["source"] == "round1"
+    assert status["rounds"][0]["labels"] == 12
+    assert status["rounds"][0]["scores"]["n"] == 6
+    result = client.get("/api/results", params={"round": "round1"}).json()
+    assert result["basis"] == "test"
+    assert result["low"] <= result["error"] <= result["high"]
+    assert sum(pair["count"] for pair in result["confusions"]) == round(result["error"] * 6 / 100)
+    assert [row["kept"] for row in result["kept"]] == [1.0, 0.9, 0.8, 0.5]
+    assert client.get("/api/test-images/0", params={"round": "round1"}).status_code == 200
+    assert client.get("/api/test-images/6", params={"round": "round1"}).status_code == 404
+    assert {figure["name"] for figure in client.get("/api/figures").json()} >= {"losses", "risk"}
+    answer = client.post("/api/predict", content=(folder / "001.png").read_bytes()).json()
+    assert answer["model"] == "round1"
+    assert client.get("/api/model.onnx", params={"round": "round1"}).status_code == 422
+    assert client.post("/api/export", json={"round": "round1"}).status_code == 200
+    assert len(client.get("/api/model.onnx", params={"round": "round1"}).content) > 1000
+    assert client.post("/api/export", json={"round": "../photos"}).status_code == 422
+
+    again = Project(folder, device="cpu")  # a restarted server finds labels, rounds and features
+    with TestClient(make_project_app(again, Access()), base_url="http://127.0.0.1:8000") as other:
+        wait_until(lambda: again.model is not None and again.model.name == "round1")
+        assert other.get("/api/status").json()["counts"]["labelled"] == 12
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        {"minutes": 2},
+        {"minutes": "1"},
+        {"minutes": 1, "algorithm": "evil.module:Class"},
+        {"minutes": 1, "out": "/tmp/x"},
+        {"minutes": 1, "overrides": ["seed=1"]},
+        {},
+        {"minutes": True},
+    ],
+)
+def test_settings_of_a_training_are_a_closed_list(client, project, request_body):
+    assert client.post("/api/training", json=request_body).status_code == 422
+    assert project.training.job() is None or project.training.job().run == "round1"
+    assert project.training.running() is None
+
+
+def test_nobody_trains_without_the_token_or_from_another_site(project, monkeypatch):
+    started = []
+    monkeypatch.setattr(type(project.training), "start", lambda self, minutes: started.append(minutes))
+    app = make_project_app(project, Access(token=TOKEN))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        posts = ["/api/training", "/api/training/stop", "/api/training/resume", "/api/labels", "/api/accept"]
+        posts += ["/api/classes", "/api/undo", "/api/export", "/api/predict"]
+        for path in posts:
+            assert client.post(path, json={"minutes": 1}).status_code == 401
+            assert client.post(path, json={"minutes": 1}, headers={"authorization": "Bearer wrong"}).status_code == 401
+            foreign = {"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example"}
+            assert client.post(path, json={"minutes": 1}, headers=foreign).status_code == 403
+        for path in ("/api/status", "/api/images", "/api/labels.csv", "/api/findings", "/api/results"):
+            assert client.get(path).status_code == 401
+        assert started == []
+        assert client.post(
+            "/api/training", json={"minutes": 1}, headers={"authorization": f"Bearer {TOKEN}"}
+        ).is_success
+    assert started == [1]
+
+
+def test_class_folders_are_labels_that_the_page_does_not_change(tmp_path):
+    for kind in KINDS[:2]:
+        for i in range(2):
+            save_picture(tmp_path / "photos" / "labeled" / kind / f"{i}.png", kind, 100 + i)
+    save_folder(tmp_path / "photos" / "unlabeled", each=2)
+    project = Project(tmp_path / "photos", device="cpu")
+    with TestClient(make_project_app(project, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: project.quick_look is not None or project.problem)
+        assert client.get("/api/status").json()["classes"] == ["green", "red"]
+        names = {image["name"] for image in todo(client)}
+        assert names == {f"unlabeled/{i:03}.png" for i in range(6)}
+        position = project.desk.names.index("labeled/red/0.png")
+        refused = client.post("/api/labels", json={"image": position, "label": "green"})
+        assert "move the file" in refused.json()["error"]
+        assert "has a folder" in client.post("/api/classes", json={"name": "red", "to": "rot"}).json()["error"]
+
+
+def test_a_table_that_cannot_be_read_is_told_and_not_overwritten(client, folder):
+    image = todo(client)[0]
+    (folder / "labels.csv").write_text("path,label\na.png,red\na.png,green\n")
+    assert "has the label 'red' too" in client.get("/api/status").json()["problem"]
+    assert client.post("/api/labels", json={"image": image["image"], "label": "red"}).status_code == 422
+    assert (folder / "labels.csv").read_text() == "path,label\na.png,red\na.png,green\n"
+
+
+def test_serve_refuses_what_is_no_folder_of_pictures(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["serve", str(tmp_path / "none")]) == 2
+    assert "no such run" in capsys.readouterr().err
+    assert main(["serve", str(tmp_path / "empty")]) == 2
+    assert "neither a run nor a folder of images" in capsys.readouterr().err
+    save_folder(tmp_path / "photos", each=1)
+    assert main(["serve", str(tmp_path / "photos"), "--data", str(tmp_path)]) == 2
+    assert "--data is for a run" in capsys.readouterr().err
+
+
+def test_the_table_can_be_downloaded(client):
+    assert client.get("/api/labels.csv").content == b""
+    label(client, todo(client)[0], label="red")
+    rows = list(csv.DictReader(io.StringIO(client.get("/api/labels.csv").text)))
+    assert [row["label"] for row in rows] == ["red"]
