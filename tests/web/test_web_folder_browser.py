@@ -37,6 +37,15 @@ def new_pictures(tmp_path):
     return [tmp_path / f"new-{kind}.png" for kind in KINDS]
 
 
+def tab_to(page, name):
+    """Moves the focus to an element by the tab key."""
+    for _ in range(40):
+        if page.evaluate("document.activeElement.id") == name:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"#{name} cannot be reached by the tab key")
+
+
 def rows(folder):
     return list(csv.DictReader((folder / "labels.csv").open()))
 
@@ -66,7 +75,7 @@ def test_the_whole_way_by_keyboard_alone(page, served, folder, tmp_path):
     assert len(rows(folder)) == 12
 
     page.keyboard.press("Alt+3")  # the guesses of one class, by the quick look
-    expect(page.locator("#check-grid button").first).to_be_visible()
+    expect(page.locator("#check-grid button").first).to_be_visible(timeout=SECONDS)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Space")
     expect(page.locator("#check-words")).to_contain_text("1 wrong")
@@ -77,7 +86,7 @@ def test_the_whole_way_by_keyboard_alone(page, served, folder, tmp_path):
 
     page.keyboard.press("Alt+4")
     expect(page.locator("#train-command")).to_contain_text("npmatch train --data")
-    page.locator("#train").focus()
+    tab_to(page, "train")
     page.keyboard.press("Enter")
     expect(page.locator("#training-words")).to_contain_text("round1")
     expect(page.locator("#rounds tbody tr")).to_contain_text("30 of 30", timeout=SECONDS)
@@ -86,14 +95,17 @@ def test_the_whole_way_by_keyboard_alone(page, served, folder, tmp_path):
 
     page.keyboard.press("Alt+5")
     expect(page.locator("#model")).to_have_value("round1")
-    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured")
-    page.locator("#file").set_input_files(new_pictures(tmp_path))
-    expect(page.locator("#predict-words")).to_have_text("3 predicted.")
+    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured", timeout=SECONDS)
+    tab_to(page, "file")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(new_pictures(tmp_path))
+    expect(page.locator("#predict-words")).to_have_text("3 predicted.", timeout=SECONDS)
     expect(page.locator("#predictions li")).to_have_count(3)
-    page.locator("#predictions-csv").focus()
+    tab_to(page, "predictions-csv")
     with page.expect_download() as download:
         page.keyboard.press("Enter")
-    table = list(csv.DictReader(open(download.value.path())))
+    table = list(csv.DictReader(download.value.path().open()))
     assert [row["path"] for row in table] == [f"new-{kind}.png" for kind in KINDS]
     assert {row["label"] for row in table} <= set(KINDS)
     assert {row["model"] for row in table} == {"round1"}
@@ -116,9 +128,9 @@ def test_a_phone_labels_and_predicts_by_touch_alone(browser, served, folder, tmp
         page.locator("#classes button", has_text=kind).tap()
     expect(page.locator("#grid li.given")).to_have_count(6)
     page.locator("nav a[href='#results']").tap()
-    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured")
+    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured", timeout=SECONDS)
     page.locator("#file").set_input_files(new_pictures(tmp_path))
-    expect(page.locator("#predict-words")).to_have_text("3 predicted.")
+    expect(page.locator("#predict-words")).to_have_text("3 predicted.", timeout=SECONDS)
     assert page.locator("#predictions b").all_inner_texts() == list(KINDS)
     for view in ("start", "label", "check", "train", "results"):
         page.goto(f"{served.url}/#{view}")

@@ -31,8 +31,7 @@ export const open = () => update(run, true);
 
 export function update(_, isOpen) {
   const models = [...run.status.rounds].reverse().filter(({ is_finished: isFinished }) => isFinished).map(({ name }) => [name, name]);
-  const hasLook = Object.keys(run.status.counts.of_class).length > 1;
-  if (hasLook) models.push(["", "quick look"]);
+  if (run.status.quick_look) models.push(["", "quick look"]);
   const choice = find("#model");
   if (JSON.stringify([...choice.options].map(({ value }) => value)) !== JSON.stringify(models.map(([value]) => value))) {
     choice.replaceChildren(...models.map(([value, text]) => make("option", { value, text }))); // the newest is chosen
@@ -43,7 +42,7 @@ export function update(_, isOpen) {
   if (isOpen && models.length && loaded !== version()) load();
 }
 
-const version = () => `${find("#model").value}-${run.status.guesses?.source}-${run.status.counts.labelled}`;
+const version = () => `${find("#model").value}-${run.status.guesses?.source}-${run.status.quick_look}`;
 
 async function load() {
   loaded = version();
