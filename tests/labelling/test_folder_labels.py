@@ -7,13 +7,18 @@ import threading
 
 import pytest
 
-from few_photos import save_photo
+import npmatch
+from few_photos import WORDS, save_photo
+from npmatch.cli import main
 from npmatch.data import load_dataset
 from npmatch.data.sources.folders import list_folder, list_pictures, list_unlabeled
 from npmatch.data.sources.label_table import BROKEN, NONE_OF_THESE, Answer
 from npmatch.errors import NPMatchError
 from npmatch.labelling.folder_labels import FolderLabels
+from npmatch.labelling.tables import suggest_for_run
+from npmatch.runs.evaluate import evaluate_run
 from npmatch.runs.label_book import LabelsNotSavedError
+from npmatch.runs.open import open_run_data
 
 CAT, DOG = Answer("cat"), Answer("dog")
 
@@ -21,8 +26,8 @@ CAT, DOG = Answer("cat"), Answer("dog")
 @pytest.fixture
 def folder(tmp_path):
     for seed, name in enumerate(["a.png", "b.png", "c.png", "deep/d.png", "test/cat/t.png"]):
-        save_photo(tmp_path / name, seed)
-    return tmp_path
+        save_photo(tmp_path / "photos" / name, seed)
+    return tmp_path / "photos"
 
 
 def test_answers_are_in_the_file_at_once_and_can_be_taken_back(folder):
@@ -90,6 +95,32 @@ def test_training_takes_labels_and_leaves_out_what_was_set_aside(folder):
     assert [file.name for file in list_unlabeled(folder).files] == ["deep/d.png"]
     assert [file.name for file in list_pictures(folder).files] == ["a.png", "b.png", "c.png", "deep/d.png"]
     assert "hidden" not in list_folder(folder).remarks, "the lock beside the table is nobody's picture"
+
+
+@pytest.fixture
+def run(folder):
+    """A run on the folder, and labels of other images and of a new class given since it began."""
+    labels = FolderLabels(folder)
+    labels.change({"a.png": CAT, "b.png": DOG})
+    settings = {**WORDS, "training.iterations": 4}
+    found = npmatch.fit(data=folder, out=folder.parent / "run", quiet=True, device="cpu", overrides=settings)
+    labels.change({"c.png": Answer("frog"), "b.png": CAT})
+    return found.folder
+
+
+def test_a_run_keeps_the_labels_of_its_start(run, folder):
+    assert open_run_data(run).dataset.class_names == ("cat", "dog")
+    assert evaluate_run(run, device="cpu").scores["n"] == 1
+    assert main(["train", "--out", str(run), "--resume", "--device", "cpu"]) == 0, "it is finished"
+    (run / "model.safetensors").unlink()
+    again = npmatch.fit(out=run, resume=True, quiet=True, device="cpu")
+    assert again.scores["n"] == 1
+    continued = npmatch.fit(resume_from=run, out=run.parent / "run2", quiet=True, device="cpu")
+    assert open_run_data(continued.folder).dataset.class_names == ("cat", "dog")
+
+
+def test_images_answered_since_a_run_began_are_not_suggested_again(run):
+    assert [row.name for row in suggest_for_run(run, 5, device="cpu").rows] == ["deep/d.png"]
 
 
 def test_a_label_filled_in_later_wins_over_an_answer(folder):

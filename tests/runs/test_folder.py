@@ -32,7 +32,7 @@ def test_the_names_are_those_a_run_leaves(tiny_run):
     run = RunFolder(tiny_run.folder)
     missing = {name for name, path in vars(run).items() if not path.exists()}
     # Nothing was left out, no labels were given, nothing was audited or forecast, and no network was frozen.
-    assert missing == {"quarantine", "given_labels", "labels", "audit", "forecast", "features"}
+    assert missing == {"quarantine", "given_labels", "folder_labels", "labels", "audit", "forecast", "features"}
 
 
 def cut_final_line(folder):

@@ -19,10 +19,12 @@ from npmatch.data import FileImages, ImageStore
 from npmatch.data.images import JoinedImages, SelectedImages, file_of
 from npmatch.data.labels import positions_by_name
 from npmatch.data.sources.patterns import find_images
+from npmatch.data.sources.registry import find_root
 from npmatch.data.sources.tables import read_rows
 from npmatch.errors import NPMatchError
 from npmatch.files import name_as_text, write_atomically
 from npmatch.labelling.files import ImageFinder, training_labels
+from npmatch.labelling.folder_labels import FolderLabels
 from npmatch.labelling.label_studio import labelling_interface, local_file, make_task, proposal
 from npmatch.labelling.suggest import Suggestion, suggest
 from npmatch.predict.classifier import Classifier
@@ -108,9 +110,19 @@ def suggest_for_run(
     return Suggestions(rows, candidates, classifier.class_names)
 
 
+def labels_since(run: RunData) -> dict[str, str]:
+    """What people have said since a run was started, in its label book or in the table of the folder of its images."""
+    data = run.config.data
+    root = find_root(data.source, data.root) if data.source == "folder" else None
+    in_folder = FolderLabels(root).labels if root is not None and root.is_dir() else {}
+    known = training_labels(run)
+    since = {name: answer.label for name, answer in in_folder.items() if name not in known}
+    return since | run.book().labels
+
+
 def own_candidates(run: RunData) -> Candidates:
     """The run's own unlabelled images, without those that are kept for an audit."""
-    labels = run.book().labels
+    labels = labels_since(run)
     unlabeled = run.unlabeled(not_to_suggest(run))
     return Candidates(unlabeled.names, unlabeled.images, labelled_since(run, labels))
 
@@ -126,8 +138,8 @@ def labelled_since(run: RunData, labels: dict[str, str]) -> ImageStore:
 
 
 def not_to_suggest(run: RunData | None) -> set[str]:
-    """Names of images that have a label in a run's book, or are kept for an audit of the run."""
-    return set() if run is None else run.book().labels.keys() | kept_for_audits(run.folder)
+    """Names of images that people have answered for since the run was started, or that are kept for an audit of it."""
+    return set() if run is None else labels_since(run).keys() | kept_for_audits(run.folder)
 
 
 def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None, without: Container[str]) -> Candidates:
@@ -136,7 +148,7 @@ def folder_candidates(classifier: Classifier, folder: Path, run: RunData | None,
     The run's own images keep their names.
     """
     names: dict[str, str] = {}  # absolute path → name
-    labels = {} if run is None else run.book().labels
+    labels = {} if run is None else labels_since(run)
     finder, trained = (None, {}) if run is None else (ImageFinder(run), training_labels(run))
     for file in map(os.path.abspath, find_images([folder])):
         name = (finder.name_of(file) if finder else None) or file

@@ -22,6 +22,7 @@ from npmatch.data import Dataset, Split, load_configured
 from npmatch.data.check.findings import Quarantined
 from npmatch.data.fingerprint import check_same_on_all_ranks, describe_data
 from npmatch.data.long_tail import draw_split, largest_class_ratio, thin_unlabeled
+from npmatch.data.sources.listing import ListedDataset
 from npmatch.data.split import OtherDataError, leave_out, test_set
 from npmatch.data.stratify import keep_split
 from npmatch.distributed.collective import broadcast_
@@ -38,7 +39,7 @@ from npmatch.runs.features import fit_views
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.memory import build_to_fit
 from npmatch.runs.minutes import announce, decide_compilation, fit_into_minutes
-from npmatch.runs.open import RunData
+from npmatch.runs.open import RunData, labels_at_start, listing_at_start
 from npmatch.runs.quarantine import check_images, copies_of_held_out, find_copies, positions_of
 from npmatch.runs.request import Request
 from npmatch.runs.resume import check_folder, check_same_data, restore_checkpoint
@@ -123,7 +124,8 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
     with _running(run, config, display):
         # Open the data, check it and split it.
         clock.enter("check")
-        dataset = load_configured(config.data, request.listing)
+        labels = on_rank_zero(lambda: earlier_labels(config, run, allow_change))
+        dataset = load_configured(config.data, listing_at_start(config.data, labels) or request.listing)
         split, quarantine = on_rank_zero(lambda: check_and_split(dataset, config, run, allow_change, display))
         data = describe_data(dataset, split)
         check_same_on_all_ranks(data)
@@ -147,7 +149,8 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
         checkpoint = _load_start(trainer, run, config, split)
 
         def write_start() -> None:
-            run.write_start(config, split, data, quarantine, device)
+            table = dataset.listing.table if isinstance(dataset, ListedDataset) else None
+            run.write_start(config, split, data, quarantine, device, table)
             trainer.checkpoints = Checkpoints(run.checkpoints)
             step, parts = checkpoint or (None, Parts())
             trainer.open_log(Recorder(run.log, run.tensorboard, resume_at=step), parts.get("log", {}))
@@ -165,6 +168,14 @@ def train_run(request: Request, device: torch.device, allow_change: bool, displa
         finally:
             clock.enter(None)
             trainer.recorder.close()
+
+
+def earlier_labels(config: Config, run: RunFolder, allow_change: bool) -> bytes | None:
+    """The folder's table of labels when the run that is resumed, or started from, began; None to use today's."""
+    if run.exists():
+        return None if allow_change else labels_at_start(run)
+    start = config.training.start_from
+    return None if start is None else labels_at_start(RunFolder(start))
 
 
 @contextmanager

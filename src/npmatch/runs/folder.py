@@ -50,6 +50,7 @@ class RunFolder:
         self.path = Path(path)
         # Written at the start, in this order: config.yaml last, because a folder that has it is a run.
         self.given_labels = self.path / "given-labels.csv"  # with --resume-from: the labels people have given so far
+        self.folder_labels = self.path / "folder-labels.csv"  # the table of labels in the folder of images
         self.split = self.path / "split.json"
         self.data = self.path / "data.json"  # description of the data and the split, to detect changes
         self.quarantine = self.path / "quarantine.json"  # the files that are left out, each with the reason
@@ -101,7 +102,15 @@ class RunFolder:
 
     def holds_only_a_start(self) -> bool:
         """Whether the folder is missing, empty, or holds only files that a run killed at its very start leaves."""
-        at_start = (self.given_labels, self.split, self.data, self.quarantine, self.environment, self.config)
+        at_start = (
+            self.given_labels,
+            self.folder_labels,
+            self.split,
+            self.data,
+            self.quarantine,
+            self.environment,
+            self.config,
+        )
         known = {LOCK, *(path.name for path in at_start)}
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
         return all(final_name(name) in known for name in names)
@@ -194,10 +203,13 @@ class RunFolder:
         data: dict[str, Any],
         quarantine: Sequence[Quarantined] | None,
         device: torch.device,
+        folder_labels: bytes | None = None,
     ) -> None:
         """Writes the files of a run's start; a `quarantine` of None leaves quarantine.json as it is."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            if folder_labels is not None:
+                write_atomically(self.folder_labels, folder_labels)
             split.save(self.split)
             write_atomically(self.data, json.dumps(data, indent=2).encode())
             if quarantine:

@@ -14,10 +14,15 @@ from torch import Tensor
 
 from npmatch.config.tree import Config, read_config_file
 from npmatch.data import ImageStore, Split, load_configured
+from npmatch.data.config import DataConfig
 from npmatch.data.contents import KnownImages
 from npmatch.data.images import FileImages, SelectedImages, file_of
 from npmatch.data.labels import image_name, positions_by_name
+from npmatch.data.sources.folders import list_folder
+from npmatch.data.sources.listing import Listing
+from npmatch.data.sources.registry import find_root
 from npmatch.errors import NPMatchError
+from npmatch.files import read_regular
 from npmatch.predict.classifier import Classifier, load_model
 from npmatch.runs.audit_record import kept_for_audits
 from npmatch.runs.folder import RunFolder
@@ -109,8 +114,25 @@ def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
     config = folder.read_config()
     if data is not None:
         config = replace(config, data=replace(config.data, root=str(data)))
-    dataset = load_configured(config.data)
+    dataset = load_configured(config.data, listing_at_start(config.data, labels_at_start(folder)))
     return RunData(folder.path, config, dataset, Split.load(folder.split, dataset))
+
+
+def labels_at_start(run: RunFolder) -> bytes | None:
+    """The table of labels that the folder of images had when a run was started; None if it had none."""
+    try:
+        return read_regular(run.folder_labels) if run.folder_labels.exists() else None
+    except OSError as error:
+        raise NPMatchError(f"{run.folder_labels}: cannot be read ({error.strerror or error})") from error
+
+
+def listing_at_start(data: DataConfig, labels: bytes | None) -> Listing | None:
+    """The images of a folder with the `labels` of a run's start: people go on labelling while there are runs.
+
+    None if the data is no folder with a table of labels.
+    """
+    root = None if labels is None else find_root(data.source, data.root)
+    return None if root is None else list_folder(root, labels)
 
 
 def load(

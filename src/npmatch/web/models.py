@@ -136,7 +136,7 @@ class QuickLook:
     def __init__(self, features: Features, labels: dict[int, str]) -> None:
         """`labels`: number of a picture → class, of two classes or more among the pictures that have features."""
         place = features.place_of()
-        self.features = features
+        self.features, self.num_labels = features, len(labels)
         self.pictures = [picture for picture in labels if picture in place]
         self.class_names = tuple(sorted({labels[picture] for picture in self.pictures}))
         self.y = torch.tensor([self.class_names.index(labels[picture]) for picture in self.pictures])

@@ -257,7 +257,7 @@ class Project:
             "classes": classes,
             "counts": counts,
             "guesses": None if guesses is None else {"source": guesses.source, "classes": list(guesses.class_names)},
-            "quick_look": 0 if self.quick_look is None else len(self._looked_at),
+            "quick_look": 0 if self.quick_look is None else self.quick_look.num_labels,
             "training": self.training.describe(),
             "rounds": [self.rounds.describe(name) for name in self.rounds.names()],
             "command": shlex.join(self.training.command(MINUTES[0])),

@@ -10,6 +10,7 @@ from npmatch.data.images import EXTENSIONS
 from npmatch.data.sources.audited import AUDITED, read_audited
 from npmatch.data.sources.label_table import LABEL_LOCK, LABEL_TABLE, apply_given_labels, read_answers
 from npmatch.data.sources.listing import ListedFile, Listing, Part
+from npmatch.data.sources.tables import read_bytes
 from npmatch.data.sources.walk import names_in, unreadable, walk
 from npmatch.errors import NPMatchError
 from npmatch.files import in_utf8
@@ -31,15 +32,18 @@ def read_imagenet(root: Path, size: int) -> Dataset:
     return listing.dataset("imagenet", size)
 
 
-def list_folder(root: Path) -> Listing:
+def list_folder(root: Path, labels: bytes | None = None) -> Listing:
     """Lists `labeled/<class>/**`, `unlabeled/**` and, if it exists, `test/<class>/**` under a user's `root`.
 
     The labels may also be in the table `labels.csv`. Without a folder `labeled` or `unlabeled`, the images may then lie
-    anywhere under `root`. Faults are collected in the listing, not raised.
+    anywhere under `root`. Faults are collected in the listing, not raised. `labels` is the content of a table to use in
+    place of that file, which may have changed.
     """
-    listing = Listing(root)
+    listing = Listing(root, table=labels)
     table = root / LABEL_TABLE
-    if not table.is_file():
+    if labels is None and table.is_file():
+        listing.table = read_bytes(table)
+    if listing.table is None:
         _note_other_entries(listing)  # an error if the root cannot be read
         try:
             listing.classes = class_folders(root / "labeled")
@@ -47,7 +51,7 @@ def list_folder(root: Path) -> Listing:
             listing.faults.append(str(error) + (_hint_to_move(listing) or f"; or list labels in {table}"))
         _list_parts(listing)
         return listing
-    given = read_answers(root, table)
+    given = read_answers(root, table, listing.table)
     listing.classes = sorted({*folder_classes(root), *(answer.label for answer in given.values())} - {""})
     if len(listing.classes) < 2:
         fault = f"{len(listing.classes)} class(es) among the labels; label images of two or more"

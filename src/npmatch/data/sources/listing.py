@@ -36,6 +36,7 @@ class Listing:
     faults: list[str] = field(default_factory=list)  # problems that make training impossible, one line each
     missing: dict[str, str] = field(default_factory=dict)  # name of a file that does not exist → error message
     remarks: dict[str, list[str]] = field(default_factory=dict)  # a kind of findings.KINDS → names of files or folders
+    table: bytes | None = None  # the folder's table of labels as it was read; None without one
 
     def path(self, file: ListedFile) -> str:
         """The path of a listed file."""

@@ -31,7 +31,7 @@ def read_rows(
     `verbatim` keeps spaces before a cell, and keeps bytes that are not UTF-8 as Python has them in file names. With
     `content`, the bytes of the table, the file is not read again.
     """
-    content = _read_bytes(table) if content is None else content
+    content = read_bytes(table) if content is None else content
     rows = _parse(table, _decode(table, content, "surrogateescape" if verbatim else "strict"), verbatim)
     columns = [name.strip() for name in next(rows, (1, []))[1]]
     _check_columns(table, columns, optional)
@@ -48,7 +48,7 @@ def read_rows(
             yield TableRow(line, row)
 
 
-def _read_bytes(table: Path) -> bytes:
+def read_bytes(table: Path) -> bytes:
     """The bytes of a file or a pipe."""
     try:
         return table.read_bytes()
