@@ -257,12 +257,16 @@ def test_class_folders_are_labels_that_the_page_does_not_change(tmp_path):
         assert "has a folder" in client.post("/api/classes", json={"name": "red", "to": "rot"}).json()["error"]
 
 
-def test_a_table_that_cannot_be_read_is_told_and_not_overwritten(client, folder):
+def test_a_table_that_cannot_be_read_is_told_and_not_overwritten(client, project, folder):
     image = todo(client)[0]
     (folder / "labels.csv").write_text("path,label\na.png,red\na.png,green\n")
     assert "has the label 'red' too" in client.get("/api/status").json()["problem"]
     assert client.post("/api/labels", json={"image": image["image"], "label": "red"}).status_code == 422
     assert (folder / "labels.csv").read_text() == "path,label\na.png,red\na.png,green\n"
+    wait_until(lambda: project.problem is not None)
+    (folder / "labels.csv").write_text("path,label\n000.png,red\n001.png,green\n")
+    wait_until(lambda: project.problem is None and project.quick_look is not None)
+    assert client.get("/api/status").json()["problem"] is None
 
 
 def test_serve_refuses_what_is_no_folder_of_pictures(tmp_path, capsys):

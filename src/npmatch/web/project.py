@@ -69,7 +69,7 @@ class Project:
         self._features: Features | None = None
         self._offered: list[int] = []
         self._looked_at: dict[int, str] = {}  # the labels that the quick look was fitted to
-        self._refused: set[str] = set()  # rounds whose model cannot be loaded
+        self._refused: dict[str, str] = {}  # rounds whose model cannot be loaded, and why
         self._figures: dict[str, FigureCache] = {}
         self._stop = Event()
         self._thread = Thread(target=self._run, daemon=True, name="project")
@@ -87,9 +87,8 @@ class Project:
     def _run(self) -> None:
         try:
             self._prepare()
-            while not self._stop.is_set():
-                self._follow()
-                self._stop.wait(POLL_SECONDS)
+            while not self._stop.wait(POLL_SECONDS):
+                self._follow_on()
         except NPMatchError as error:
             self.problem = str(error)
         except Exception as error:  # nobody joins this thread to see the error: the page must show it
@@ -136,6 +135,14 @@ class Project:
             save_tensors(file, {"features": values})
         return Features(PretrainedNetwork(config), np.array(used, dtype=np.int64), values)
 
+    def _follow_on(self) -> None:
+        """Follows labels and rounds; a table or a round that cannot be read may be mended while the page is open."""
+        try:
+            self._follow()
+            self.problem = next(iter(self._refused.values()), None)
+        except NPMatchError as error:
+            self.problem = str(error)
+
     def _follow(self) -> None:
         """Takes notice of new labels and of a new round."""
         newest = next((name for name in reversed(self.rounds.finished()) if name not in self._refused), None)
@@ -166,8 +173,7 @@ class Project:
         try:
             model = RoundModel(name, self.rounds.out / name, self.device)
         except NPMatchError as error:
-            self._refused.add(name)
-            self.problem = str(error)
+            self._refused[name] = str(error)
             return
         assert self._features is not None
         guesses = model.guesses(self.desk.paths, self._features.rows.tolist(), self._stop.is_set)
@@ -230,17 +236,20 @@ class Project:
 
     def about(self) -> dict[str, Any]:
         """The facts of the folder that do not change."""
-        data, table = shlex.quote(str(self.folder)), shlex.quote(str(self.desk.book.path))
         return {
             "folder": printable(self.folder),
             "name": printable(os.path.basename(os.path.abspath(self.folder))),
             "table": printable(self.desk.book.path),
             "minutes": list(MINUTES),
-            "commands": {
-                "check": f"npmatch check-data {data}",
-                "suggest": f"npmatch suggest --data {data} -n {OFFERED} -o {table}",
-            },
+            "check": f"npmatch check-data {shlex.quote(str(self.folder))}",
         }
+
+    def _suggest_command(self) -> str:
+        """The command that chooses the next pictures to label."""
+        words = ["npmatch", "suggest", "--data", str(self.folder), "-n", str(OFFERED), "-o", str(self.desk.book.path)]
+        if isinstance(self.model, RoundModel):
+            words = ["npmatch", "suggest", str(self.rounds.out / self.model.name), "-n", str(OFFERED)]
+        return shlex.join(words)
 
     def status(self) -> dict[str, Any]:
         """Everything that changes; the page requests it every few seconds."""
@@ -261,6 +270,7 @@ class Project:
             "training": self.training.describe(),
             "rounds": [self.rounds.describe(name) for name in self.rounds.names()],
             "command": shlex.join(self.training.command(MINUTES[0])),
+            "suggest": self._suggest_command(),
             "figures": None if current is None else f"{current}-{self.figures(current).version()}",
         }
 

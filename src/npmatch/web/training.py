@@ -170,7 +170,7 @@ class Training:
         left = progress.pop("left")
         if left is None and job.minutes is not None:
             left = max(0.0, 60 * job.minutes - job.elapsed())
-        return {**progress, "left": left, "elapsed": job.elapsed(), "minutes": job.minutes}
+        return {**progress, "left": left, "elapsed": job.elapsed(), "is_stopping": job.was_stopped}
 
     def _outcome(self, job: Job) -> str:
         if RunFolder(self.rounds.out / job.run).is_finished():

@@ -60,7 +60,7 @@ const isBusy = ({ progress, training, counts, quick_look: fitted }) =>
 function showStatus({ problem, progress }) {
   find("#run-name").textContent = run.name;
   document.title = `${run.name} · npmatch`;
-  run.command = run.commands.suggest;
+  run.command = run.status.suggest;
   const doing = { checking: "Checking the pictures", features: "Looking at the pictures with a pretrained network" }[progress.stage];
   const message = problem || (doing ? `${doing}: ${count(progress.done)} of ${count(progress.total)}. You can begin to label.` : "");
   const notice = find("#notice");

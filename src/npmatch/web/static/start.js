@@ -23,7 +23,7 @@ export function update(run) {
   const size = smallest ? `, ${smallest} to ${largest} pixels wide` : "";
   find("#start-lead").textContent =
     `${count(counts.images)} pictures in ${run.folder}${size}. ${count(counts.labelled)} have a label.`;
-  find("#check-command").textContent = run.commands.check;
+  find("#check-command").textContent = run.check;
   showClasses(run.classes.slice(asides.length), counts.of_class);
   if (!hasFindings && progress.stage !== "checking") showFindings();
   else if (!hasFindings) find("#findings-lead").textContent = "They are being checked…";

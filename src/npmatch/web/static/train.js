@@ -44,7 +44,7 @@ export function update(_, isOpen) {
   find("#train").hidden = isRunning;
   find("#train").disabled = classes < 2;
   find("#minutes").disabled = isRunning;
-  find("#stop").hidden = training.state !== "running";
+  find("#stop").hidden = training.state !== "running" || training.is_stopping;
   find("#resume").hidden = isRunning || !training.can_resume;
   find("#live").hidden = !isRunning;
   showProgress(training, isRunning);
@@ -76,6 +76,7 @@ function showProgress(training, isRunning) {
   if (left > 0 && !(step >= iterations)) words.push(`about ${duration(left)} left`);
   if (trusted !== undefined) words.push(`${percent(trusted, 0)} of the pseudo-labels trusted`);
   if (right !== undefined) words.push(`${percent(right, 0)} of those right`);
+  if (training.is_stopping) words.push("stopping: its state is being saved");
   if (state === "elsewhere") words.push("started in a terminal");
   find("#training-words").textContent = words.join(" · ");
 }
