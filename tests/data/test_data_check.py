@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from few_photos import save_photos
+from few_photos import save_photo, save_photos
 from messy import make_messy
 from npmatch.cli import main
 from npmatch.cli.data import printable
@@ -204,3 +204,10 @@ def test_progress_counts_every_file(photos):
     seen = []
     check(photos, advance=seen.append)
     assert sum(seen) == 16
+
+
+def test_pictures_much_smaller_than_the_others_are_found(tmp_path):
+    for i, size in enumerate([(40, 36), (36, 50), (37, 38), (9, 200), (8, 8)]):
+        save_photo(tmp_path / "unlabeled" / f"{i}.png", i, size)
+    report = check_data(list_data(tmp_path))
+    assert report.names("tiny") == ["unlabeled/4.png"], "a quarter of the usual shorter side is not yet tiny"

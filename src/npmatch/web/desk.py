@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,15 +82,22 @@ class ClassList:
         check_class_name(name)
         if name in (NONE_OF_THESE, BROKEN):
             raise NPMatchError(f"'{name}' is an answer already; give the class another name")
-        names = self.names(used)
-        if len(names) >= MAX_CLASSES:
-            raise NPMatchError(f"there are {len(names)} classes already, which is the limit")
-        self._write([*names, name])
+
+        def added(names: list[str]) -> list[str]:
+            if len(names) >= MAX_CLASSES:
+                raise NPMatchError(f"there are {len(names)} classes already, which is the limit")
+            return [*names, name]
+
+        self._change(added, used)
 
     def rename(self, old: str, new: str | None, used: Iterable[str]) -> None:
         """Gives a class another name in its place, or removes it (None)."""
-        names = [new if name == old else name for name in self.names(used)]
-        self._write([name for name in names if name is not None])
+
+        def renamed(names: list[str]) -> list[str]:
+            changed = [new if name == old else name for name in names]
+            return [name for name in changed if name is not None]
+
+        self._change(renamed, used)
 
     def _read(self) -> list[str]:
         try:
@@ -99,11 +106,13 @@ class ClassList:
         except (OSError, ValueError, TypeError):  # the names of classes with labels are in the table
             return []
 
-    def _write(self, names: Iterable[str]) -> None:
+    def _change(self, change: Callable[[list[str]], list[str]], used: Iterable[str]) -> None:
+        """Changes what the file holds now: another page may have added a class."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with one_writer(self.path.with_name(f".{self.path.name}.lock")):
-                write_atomically(self.path, json.dumps(list(dict.fromkeys(names)), ensure_ascii=False).encode())
+                names = list(dict.fromkeys(change(self.names(used))))
+                write_atomically(self.path, json.dumps(names, ensure_ascii=False).encode())
         except OSError as error:
             raise NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})") from error
 

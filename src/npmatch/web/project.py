@@ -41,7 +41,8 @@ OFFERED = 40  # pictures to label that are chosen at a time
 POLL_SECONDS = 0.5  # between two looks at labels and rounds
 SHOWN = 24  # pictures of each kind of finding
 FOUND_IN_FILES = [kind for kind in KINDS if KINDS[kind].level == "left out"]  # and those below
-FOUND_IN_FILES += ["duplicate", "near-duplicate", "wrong-extension", "animated", "strip", "unread-format"]
+FOUND_IN_FILES += ["duplicate", "near-duplicate", "wrong-extension", "animated", "tiny", "strip"]
+FOUND_IN_FILES += ["unread-format"]
 
 
 def runs_beside(folder: Path) -> Path:

@@ -25,6 +25,7 @@ from npmatch.data.loading import workers_or_default
 from npmatch.data.sources.listing import ListedFile, Listing
 
 MIN_LABELS = 4  # per class: the fewest that are usual in the literature
+MAX_SHRINKAGE = 4  # ratio of the usual shorter side to that of a picture
 MAX_IMBALANCE = 5  # ratio of the numbers of labels in the largest and the smallest class
 PLAIN_NAME = re.compile(r"(?!-)[\w.,+=@()\[\]#&~%-]+")
 
@@ -65,6 +66,8 @@ def check_data(
     readable_files, pictures = [files[index] for index in readable], [inspected[index] for index in readable]
     digests = [picture.digest for picture in pictures]
     _quarantine_duplicates(readable_files, digests, thumbnails[readable], findings, quarantine)
+    if tiny := list(_tiny(readable_files, pictures)):
+        findings["tiny"] = Finding("tiny", tiny)
     usable = [file for file in files if file.name not in quarantine]
     if similar := similar_names(listing.classes):
         findings["similar-classes"] = Finding("similar-classes", [name for names in similar for name in names], similar)
@@ -113,6 +116,13 @@ def _quarantine_duplicates(
         for file in group.left_out:
             others = ", ".join(other.name for other in group.files if other is not file)
             quarantine.setdefault(file.name, Quarantined(file.name, group.kind, f"the same as {others}"))
+
+
+def _tiny(files: Sequence[ListedFile], pictures: Sequence[Inspection]) -> Iterator[str]:
+    """The names of pictures whose shorter side is below a fraction of what is usual among them."""
+    sides = [min(picture.width, picture.height) for picture in pictures]
+    usual = float(np.median(sides)) if sides else 0.0
+    return (file.name for file, side in zip(files, sides, strict=True) if MAX_SHRINKAGE * side < usual)
 
 
 def _count_labels(listing: Listing, usable: list[ListedFile]) -> dict[str, dict[str, int]]:

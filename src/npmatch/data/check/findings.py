@@ -44,6 +44,7 @@ KINDS = {
     "unreadable-folder": Kind("warning", "a folder that cannot be read: not used; change its permissions"),
     "wrong-extension": Kind("warning", "named like another format; read by its content"),
     "animated": Kind("warning", "several frames; the first is used"),
+    "tiny": Kind("warning", "less than a quarter as large as the others: little to see"),
     "strip": Kind("warning", "long and narrow; only the middle square is seen"),
     "odd-name": Kind("note", "blanks, quotes or control characters in the name, or one that scripts stumble over"),
     "nested": Kind("note", "in a folder inside a class folder; used as that class"),
