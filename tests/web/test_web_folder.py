@@ -5,8 +5,8 @@ import io
 
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image
 from folder_page import KINDS, kind_of, save_folder, save_picture, train_in_seconds
+from PIL import Image
 from served_page import wait_until
 
 from npmatch.cli import main
