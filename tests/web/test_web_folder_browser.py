@@ -122,6 +122,7 @@ def test_a_phone_labels_and_predicts_by_touch_alone(browser, served, folder, tmp
         page.locator("#add-class button").tap()
         expect(page.locator("#class-list input").last).to_have_value(kind)
     page.locator("a[href='#label']").last.tap()
+    expect(page.locator("#focus-name")).not_to_be_empty()
     for number in range(6):
         expect(page.locator("#grid li.given")).to_have_count(number)
         kind = kind_of(page.locator("#focus-name").inner_text())
