@@ -51,7 +51,8 @@ class FolderLabels:
         self.path = root / LABEL_TABLE
         self._file = LabelFile(self.path, warn=lambda line: None)
         self._answers: dict[str, Answer] = {}
-        self._stamp: tuple[int, ...] | None = None
+        self._content: bytes | None = None  # of the file when the answers were read
+        self._stamp: tuple[int, ...] | None = None  # of the file at that time
         self._lock = threading.RLock()
         self._is_exclusive = False
 
@@ -60,10 +61,13 @@ class FolderLabels:
         """Image → what people have said about it, in the order of the file; the file is read where it has changed."""
         with self._lock:
             stamp = self._file.stamp()
+            # Bytes, not stamps, are compared before a change: a clock may be too coarse to tell two changes apart.
             if self._is_exclusive or stamp != self._stamp:
                 content = self._file.content()
-                found = {} if content is None else read_answers(self.root, self.path, content)
-                self._answers = {name: answer for name, answer in found.items() if answer.is_given}
+                if content != self._content:
+                    found = {} if content is None else read_answers(self.root, self.path, content)
+                    self._answers = {name: answer for name, answer in found.items() if answer.is_given}
+                    self._content = content
                 self._stamp = stamp
             return dict(self._answers)
 

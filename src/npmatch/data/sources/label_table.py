@@ -45,6 +45,8 @@ def image_in(cells: Mapping[str, str], root: Path) -> str:
     path = name_from_text(cells["path"].strip())
     if not path:
         return ""
+    if os.path.normpath(path) == path and not os.path.isabs(path) and not path.startswith(".."):  # nearly every row
+        return path.replace(os.sep, "/")
     file = os.path.normpath(os.path.join(os.path.abspath(root), path))
     below = os.path.relpath(file, os.path.abspath(root))
     return (file if below.startswith("..") else below).replace(os.sep, "/")
