@@ -73,10 +73,10 @@ def _measured(prediction: Prediction, y: torch.Tensor, names: list[str], images:
 
 
 def _estimated(project: Project, name: str) -> dict[str, Any]:
-    """The results of a round without test images: its error lies between two estimates.
+    """The results of a round without test images: two estimates of its error.
 
     The model's own confidence is usually too high after training on its own pseudo-labels, so it gives the lower one.
-    The upper one is the error of the quick look on labels that it has not seen, which training should not exceed.
+    The upper one is the error of the quick look on labels that it has not seen. Neither is a bound.
     """
     guesses, look = project.desk.guesses, project.quick_look
     found: dict[str, Any] = {"images": 0, "basis": "between", "low": None, "high": None, "confusions": [], "kept": []}

@@ -64,7 +64,7 @@ const bases = {
     `${percent(level, 0)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
   between: ({ low, high, images }) => [
     known(low) && known(high) ? `${shortly(Math.min(low, high))} to ${shortly(Math.max(low, high))} %` : known(high) ? `up to about ${shortly(high)} %` : "unknown",
-    `Between the model’s own confidence in ${count(images)} pictures, which is usually too high, and the quick look’s error on labels it had not seen. ` +
+    `By the model’s own confidence in ${count(images)} pictures, which is usually too high, and by the quick look’s error on labels it had not seen; neither is a bound. ` +
     `To measure it, put labelled pictures into ${run.folder}/test/<class>/ and train again.`],
   folds: ({ error, images }) => [known(error) ? `about ${shortly(error)} %` : "unknown",
     `On ${count(images)} labels, each left out of the fit in turn. They are not a random sample.`],
