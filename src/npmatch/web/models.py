@@ -24,7 +24,7 @@ from npmatch.baselines import BASELINES, out_of_fold
 from npmatch.decide import Decider, Wishes
 from npmatch.labelling.first import SIDE
 from npmatch.predict.batches import describe_batch
-from npmatch.predict.files import read_in_batches
+from npmatch.predict.rows import read_in_batches
 from npmatch.runs.open import load
 from npmatch.types import Prediction
 from npmatch.web.answer import describe_answer, make_decider
