@@ -17,6 +17,7 @@ import torch
 
 from npmatch.data import FileImages
 from npmatch.errors import NPMatchError
+from npmatch.metrics import clopper_pearson
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import LARGEST_SIDE
 from npmatch.runs.folder import RunFolder
@@ -51,11 +52,9 @@ def _commands(project: Project, run: RunFolder) -> dict[str, str]:
 
 def _measured(prediction: Prediction, y: torch.Tensor, names: list[str], images: list[str]) -> dict[str, Any]:
     """The results on test images."""
-    from scipy.stats import binomtest
-
     wrong = prediction.label != y
     errors, n = int(wrong.sum()), len(y)
-    limits = binomtest(errors, n).proportion_ci(LEVEL, "exact")  # Clopper and Pearson's
+    limits = clopper_pearson(errors, n, LEVEL)
     mistakes: Mistakes = defaultdict(list)
     for row in wrong.nonzero().flatten().tolist():
         if row < len(images):
