@@ -115,7 +115,7 @@ def main(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """How soon the page of a folder guesses after the last label, and how well."""
+    """How soon and how well the page of a folder guesses."""
     show(bench_page(data, images, labels, minutes, seed, check_device(device)), as_json)
 
 

@@ -127,7 +127,8 @@ def test_storage_that_is_not_shared_or_has_no_locks_is_refused(tmp_path):
 
 
 RUN_COMMAND = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where the tests run in the background
 from pathlib import Path
 from npmatch.distributed.workers import run_command
 folder = Path(sys.argv[1])

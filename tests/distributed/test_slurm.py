@@ -80,6 +80,7 @@ def test_a_partition_that_is_none_is_named(slurm, tmp_path):
         open_cluster("slurm:typo", tmp_path)
 
 
+@pytest.mark.slow
 def test_batch_jobs_that_end_badly_are_told_apart(slurm, tmp_path):
     with open_cluster("slurm:cpu", tmp_path / "jobs") as cluster:
         right, bug, lost = (cluster.submit(*call) for call in ((os.getcwd,), (int, "x"), (signal.raise_signal, 9)))

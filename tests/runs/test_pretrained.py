@@ -163,6 +163,7 @@ def test_a_frozen_run_resumes_to_the_bit(photographs, tmp_path):
     assert (part / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow  # it computes the features of all digits
 def test_a_recipe_takes_them_too(tmp_path):
     words = {**SHORT, "backbone.pretrained": "auto", "backbone.name": "timm:tf_efficientnet_lite0"}
     run = npmatch.fit("digits-40", out=tmp_path / "r", device="cpu", overrides=words)
