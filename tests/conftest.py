@@ -20,12 +20,9 @@ LONGEST = ("distributed", "compare", "benchmarks", "runs", "web", "config", "tra
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """No workers for a single file, which would wait for them to import torch; otherwise one more than cores.
-
-    A third of the time is spent waiting for other processes.
-    """
+    """No workers for a single file, which would wait for them to import torch; otherwise as many as xdist says."""
     files = {argument.partition("::")[0] for argument in config.args}
-    return 0 if len(files) == 1 and files.pop().endswith(".py") else (os.cpu_count() or 1) + 1
+    return 0 if len(files) == 1 and files.pop().endswith(".py") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

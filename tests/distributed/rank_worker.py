@@ -28,6 +28,8 @@ CASES = {
         "npmatch",
         {**NP, "algorithm.divergence": "kl", "algorithm.targets": "trusted", "algorithm.weak_norm": "own"},
     ),
+    "npmatch-kernel": ("npmatch", {**NP, "algorithm.process": "kernel", "algorithm.scale": 10.0}),
+    "npmatch-attentive": ("npmatch", {**NP, "algorithm.process": "attentive", "algorithm.adjustment": 1.0}),
     "with-a-norm-behind": ("rank_worker:WithANormBehind", {}),
     "supervised": ("supervised", {}),
     "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),
