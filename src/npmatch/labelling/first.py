@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,7 @@ from npmatch.distributed.devices import choose_device
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.labelling.folder_labels import FolderLabels
-from npmatch.labelling.tables import write_empty_table
+from npmatch.labelling.tables import write_empty_table, write_images_as_tasks
 from npmatch.training.display import counting
 
 SIDE = 128  # pixels at which the network sees the images: enough to tell what is typical
@@ -65,6 +66,7 @@ class FirstLabels:
     rows: list[FirstLabel]
     images: int  # number of images to choose from
     problems: tuple[str, ...]  # a line for each file that cannot be used
+    class_names: tuple[str, ...] = ()  # those that the folder's labels have so far
 
 
 def suggest_first(
@@ -89,7 +91,8 @@ def suggest_first(
     if len(kept) > MOST_IMAGES:
         order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(mix(seed, "first labels")))
         kept = [kept[place] for place in sorted(order[:MOST_IMAGES].tolist())]
-    labelled = [listing.path(file) for file in list_folder(root).files if file.part == "labeled"]
+    known = list_folder(root)
+    labelled = [listing.path(file) for file in known.files if file.part == "labeled"]
     paths = [listing.path(listing.files[position]) for position in kept]
     backbone = find_network(listing, chosen)
     images = FileImages([*paths, *filter(os.path.isfile, labelled)], SIDE)
@@ -97,7 +100,7 @@ def suggest_first(
     picks = choose_typical(f[: len(paths)], count, f[len(paths) :])
     rows = [FirstLabel(Path(paths[row]), gain / len(paths)) for row, gain in picks]
     problems = tuple(f"{root / one.path}: {one.kind} {one.detail}".rstrip() for one in broken.values())
-    return FirstLabels(rows, len(paths), problems)
+    return FirstLabels(rows, len(paths), problems, tuple(known.classes))
 
 
 def first_of_each(pictures: list[int], usable: list[bool]) -> list[int]:
@@ -187,3 +190,10 @@ def write_first_table(found: FirstLabels, data: Path, out: Path) -> None:
         FolderLabels(data).offer((os.path.relpath(row.path, data), row.reason) for row in found.rows)
     else:
         write_empty_table(((os.path.abspath(row.path), "", row.reason) for row in found.rows), out)
+
+
+def write_first_tasks(found: FirstLabels, out: Path) -> tuple[Path, Path | None]:
+    """Writes the images as tasks for Label Studio; the result is that of `write_images_as_tasks`."""
+    images = FileImages([row.path for row in found.rows], SIDE)
+    rows = [(place, str(row.path), row.reason, dict[str, Any]()) for place, row in enumerate(found.rows)]
+    return write_images_as_tasks(rows, images, found.class_names, out, may_name_others=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from npmatch.data.labels import LabelRow
+from npmatch.data.sources.audited import read_audited
 from npmatch.data.sources.label_table import LABEL_TABLE, Answer, answer_in, image_in, read_answers
 from npmatch.data.sources.tables import REQUIRED_COLUMNS, find_separator, read_rows
 from npmatch.errors import NPMatchError
@@ -170,3 +173,25 @@ def check_class_name(name: str) -> None:
     """Refuses a name with blanks around it, with control characters, or of more than 100 characters."""
     if not name.strip() or name != name.strip() or len(name) > 100 or not name.isprintable():
         raise NPMatchError(f"class '{name}': give a name of 1 to 100 printable characters without blanks around it")
+
+
+def take_folder_labels(root: Path, rows: Iterable[LabelRow]) -> dict[str, Answer]:
+    """Writes the rows that have a label into DATA/labels.csv, all or none; returns those that it did not have."""
+    folder, audited = FolderLabels(root), read_audited(root)
+    given: dict[str, Answer] = {}
+    for row in rows:
+        answer = Answer(row.label.strip())
+        name = image_in({"path": name_as_text(row.path)}, root)
+        if not answer.label or not name:
+            continue
+        if not os.path.isfile(root / name):
+            raise NPMatchError(f"{row.where}: {row.path} is no file in {root}; correct the path or remove the row")
+        if name in audited:
+            raise NPMatchError(f"{row.where}: {name} is kept for an audit of {audited[name]}; remove the row")
+        if given.setdefault(name, answer) != answer:
+            raise NPMatchError(f"{row.where}: {name} is '{answer.label}' here and '{given[name].label}' before")
+    with folder.exclusive():
+        before = folder.labels
+        new = {name: answer for name, answer in given.items() if before.get(name) != answer}
+        folder.change(new)
+    return new

@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 from npmatch.data.labels import LabelRow
 from npmatch.errors import NPMatchError
 
-CONTROL, IMAGE = "label", "image"  # names of the controls in the labelling interface
+CONTROL, TYPED, IMAGE = "label", "class", "image"  # names of the controls in the labelling interface
 LOCAL_FILES = "/data/local-files/?d="
 
 T = TypeVar("T")
@@ -39,14 +39,18 @@ def proposal(predicted: str, confidence: float, model: str) -> dict[str, Any]:
     return {"predictions": [{"model_version": model, "score": confidence, "result": [choice]}]}
 
 
-def labelling_interface(class_names: Sequence[str]) -> str:
-    """The labelling interface, XML to paste into the project's settings, with one choice for each class."""
+def labelling_interface(class_names: Sequence[str], may_name_others: bool = False) -> str:
+    """The labelling interface, XML to paste into the project's settings, with one choice for each class.
+
+    With `may_name_others`, the name of a class can also be typed.
+    """
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
-    return (
-        f'<View>\n  <Image name="{IMAGE}" value="$image"/>\n'
+    chosen = (
         f'  <Choices name="{CONTROL}" toName="{IMAGE}" choice="single" showInLine="true">\n{choices}\n  </Choices>\n'
-        "</View>\n"
     )
+    typed = f'  <TextArea name="{TYPED}" toName="{IMAGE}" maxSubmissions="1" placeholder="name of its class"/>\n'
+    controls = (chosen if class_names else "") + (typed if may_name_others else "")
+    return f'<View>\n  <Image name="{IMAGE}" value="$image"/>\n{controls}</View>\n'
 
 
 def read_export(file: Path) -> Iterator[LabelRow]:
@@ -89,18 +93,28 @@ def _annotated(task: dict[str, Any]) -> Iterator[str]:
         if not annotation.get("was_cancelled"):
             for result in _list_of(dict, annotation.get("result"), "the result of an annotation"):
                 yield from _choices(result.get("value"))
+                if result.get("from_name") == TYPED:
+                    yield from _typed(result.get("value"))
 
 
 def _minimal(task: dict[str, Any]) -> list[str]:
     """The labels of a task in JSON-MIN, under the name in our interface or in Label Studio's own template."""
     value = task.get(CONTROL, task.get("choice"))
-    return _choices(value if isinstance(value, dict) else {"choices": value})
+    chosen = _choices(value if isinstance(value, dict) else {"choices": value})
+    return [*chosen, *_typed({"text": task.get(TYPED)})]
 
 
 def _choices(value: Any) -> list[str]:
     """The chosen classes in the value of a result; other kinds of results have none."""
     choices = value.get("choices") if isinstance(value, dict) else None
     return [choices] if isinstance(choices, str) else _list_of(str, choices, "the choice of a class")
+
+
+def _typed(value: Any) -> list[str]:
+    """The class that was typed in the value of a result."""
+    text = value.get("text") if isinstance(value, dict) else None
+    lines = [text] if isinstance(text, str) else _list_of(str, text, "the typed name of a class")
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _path(fields: Any, where: str) -> str:

@@ -205,11 +205,16 @@ def write_tasks(suggestions: Suggestions, out: Path, model: str) -> tuple[Path, 
 
 
 def write_images_as_tasks(
-    rows: Sequence[tuple[int, str, str, dict[str, Any]]], images: ImageStore, choices: Sequence[str], out: Path
+    rows: Sequence[tuple[int, str, str, dict[str, Any]]],
+    images: ImageStore,
+    choices: Sequence[str],
+    out: Path,
+    may_name_others: bool = False,
 ) -> tuple[Path, Path | None]:
     """Writes tasks for Label Studio to `out`, and the labelling interface to an XML file beside it.
 
-    A row is the position of an image in `images`, its name, the reason to label it and what else its task holds.
+    A row is the position of an image in `images`, its name, the reason to label it and what else its task holds. With
+    `may_name_others`, classes besides the `choices` can be typed.
     Returns the path of the XML file, and the folder that holds all images, or None if they are not in files.
     """
     files = [file_of(images, position) for position, *_ in rows]
@@ -223,7 +228,7 @@ def write_images_as_tasks(
         tasks.append({**make_task(path_of(images, name, position), address, reason), **more})
     interface = interface_of(out)
     write_file(out, json.dumps(tasks, indent=1).encode())
-    write_file(interface, labelling_interface(choices).encode())
+    write_file(interface, labelling_interface(choices, may_name_others).encode())
     return interface, root
 
 
