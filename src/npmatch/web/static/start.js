@@ -20,7 +20,8 @@ export function listen(_, sharedRefresh) {
 export function update(run) {
   const { counts, sizes, progress } = run.status;
   const [smallest, , largest] = sizes?.width ?? [];
-  const size = smallest ? `, ${smallest} to ${largest} pixels wide` : "";
+  const range = smallest === largest ? smallest : `${smallest} to ${largest}`;
+  const size = smallest ? `, ${range} pixels wide` : "";
   find("#start-lead").textContent =
     `${count(counts.images)} pictures in ${run.folder}${size}. ${count(counts.labelled)} have a label.`;
   find("#check-command").textContent = run.check;
