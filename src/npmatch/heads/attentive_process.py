@@ -15,6 +15,7 @@ wᵢ ~ Exp(1)).
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.heads.context import Context, ContextHead, embedded
@@ -41,7 +42,7 @@ class AttentiveProcessHead(ContextHead):
 
     def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities T n K of images n F."""
-        query, key = embedded(self.embedding, features, context)
+        query, key = (F.normalize(g, dim=-1) for g in embedded(self.embedding, features, context))
         mass = ((query @ key.T - 1) / self.bandwidth).exp()  # n N
         if allowed is not None:
             mass = mass * allowed

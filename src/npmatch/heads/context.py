@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.objectives.losses import entropy
@@ -26,11 +25,10 @@ def resample(samples: int, points: int, like: Tensor) -> Tensor:
 
 
 def embedded(embedding: nn.Module, features: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-    """Embeddings of unit length n M and N M, of images n F and of the context, about the context's mean feature."""
+    """Embeddings n M and N M, of images n F and of the context, about the context's mean feature."""
     # Features behind a ReLU all point into one corner: without the centre every cosine would be near 1.
     centre = context.features.mean(0)
-    g, g_context = (F.normalize(embedding(f - centre), dim=-1) for f in (features, context.features))
-    return g, g_context
+    return embedding(features - centre), embedding(context.features - centre)
 
 
 def other_images(image: Tensor, y: Tensor) -> Tensor:

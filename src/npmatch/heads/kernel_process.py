@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from npmatch.heads.context import Context, ContextHead
+from npmatch.heads.context import Context, ContextHead, embedded
 from npmatch.objectives.losses import one_hot
 
 
@@ -41,7 +41,7 @@ class KernelProcessHead(ContextHead):
 
     def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities T n K of images n F."""
-        g, g_context = (self.embedding(f - context.features.mean(0)) for f in (features, context.features))
+        g, g_context = embedded(self.embedding, features, context)
         size = g_context.square().sum(-1).mean().clamp(min=torch.finfo(g.dtype).tiny)  # ρ²
         distance = (g.square().sum(-1, keepdim=True) + g_context.square().sum(-1) - 2 * g @ g_context.T) / size
         kernel = (-distance.clamp(min=0) / (2 * self.bandwidth)).exp()  # n N

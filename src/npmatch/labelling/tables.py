@@ -123,7 +123,7 @@ def labels_since(run: RunData) -> dict[str, str]:
 def own_candidates(run: RunData) -> Candidates:
     """The run's own unlabelled images, without those that are kept for an audit."""
     labels = labels_since(run)
-    unlabeled = run.unlabeled(not_to_suggest(run))
+    unlabeled = run.unlabeled(labels.keys() | kept_for_audits(run.folder))
     return Candidates(unlabeled.names, unlabeled.images, labelled_since(run, labels))
 
 

@@ -52,3 +52,18 @@ export function copyFrom(button, code) {
     }
   });
 }
+
+// Shows the view that the address names, or the first one, hides the others, and returns its name.
+export function showView(views, first) {
+  const name = location.hash.slice(1);
+  const open = name in views ? name : first;
+  for (const key of Object.keys(views)) {
+    find(`#view-${key}`).hidden = key !== open;
+    const link = find(`nav a[href="#${key}"]`);
+    if (key === open) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  window.scrollTo(0, 0);
+  find("#say").classList.remove("shown");
+  return open;
+}

@@ -2,7 +2,7 @@
 
 import { fetchJson } from "./api.js";
 import * as check from "./check.js";
-import { copyFrom, count, find, notify } from "./dom.js";
+import { copyFrom, count, find, notify, showView } from "./dom.js";
 import { makeDesk, setClasses, showEnough } from "./folder-desk.js";
 import * as label from "./label.js";
 import * as results from "./results.js";
@@ -16,16 +16,7 @@ const run = { classes: [], status: null, command: "" };
 let timer;
 
 function openView() {
-  const name = location.hash.slice(1);
-  const open = name in views ? name : "start";
-  for (const key of Object.keys(views)) {
-    find(`#view-${key}`).hidden = key !== open;
-    const link = find(`nav a[href="#${key}"]`);
-    if (key === open) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  window.scrollTo(0, 0);
-  find("#say").classList.remove("shown");
+  const open = showView(views, "start");
   if (run.status) views[open].open?.(run);
 }
 

@@ -1,7 +1,7 @@
 // The page: opens the views, polls the run's status, and handles the keys that work everywhere.
 
 import { fetchJson } from "./api.js";
-import { count, find, notify } from "./dom.js";
+import { count, find, notify, showView } from "./dom.js";
 import * as figures from "./figures.js";
 import * as label from "./label.js";
 import * as trial from "./try.js";
@@ -12,16 +12,7 @@ const pollSlow = 15000;
 const run = { classes: [], status: null };
 
 function openView() {
-  const name = location.hash.slice(1);
-  const open = name in views ? name : "try";
-  for (const key of Object.keys(views)) {
-    find(`#view-${key}`).hidden = key !== open;
-    const link = find(`nav a[href="#${key}"]`);
-    if (key === open) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  window.scrollTo(0, 0);
-  find("#say").classList.remove("shown");
+  const open = showView(views, "try");
   views[open].open?.(run);
 }
 
