@@ -44,17 +44,25 @@ def test_processes_that_predict_from_the_context_pass_all_checks(process, weak_n
 @pytest.mark.parametrize("process", ["attentive", "kernel"])
 @pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
 def test_the_loss_from_the_context_with_row_selection(process, unlabeled_mean):
-    a = algorithm(process=process, unlabeled_mean=unlabeled_mean, scale=10.0, bandwidth=0.5, unlabeled_weight=0.7)
+    a = algorithm(
+        process=process,
+        context="labeled",
+        unlabeled_mean=unlabeled_mean,
+        scale=10.0,
+        bandwidth=0.5,
+        unlabeled_weight=0.7,
+    )
     a.model.eval()
     head, batch = a.model.head, make_batch(a, seed=1)
     torch.manual_seed(3)
     weights_weak, weights = torch.empty(10, 6).exponential_(), torch.empty(10, 6).exponential_()
     weak, x, strong = (a.model.features(v) for v in (batch.weak[0], batch.x, batch.strong[0]))
-    p = head.log_probs(weak, Context(x, batch.y, weights_weak)).exp().mean(0)
+    unlabeled = torch.zeros(6, dtype=torch.bool)
+    p = head.log_probs(weak, Context(x, batch.y, weights_weak, unlabeled)).exp().mean(0)
     u = torch.distributions.Categorical(probs=p).entropy()
     a.config = dataclasses.replace(a.config, max_entropy=float(u.detach().median()))
     keep = u < a.config.max_entropy
-    pseudo, context = p.argmax(-1), Context(x, batch.y, weights)
+    pseudo, context = p.argmax(-1), Context(x, batch.y, weights, unlabeled)
     others = other_images(batch.labeled, batch.y)
     loss_x = -head.log_probs(x, context, others)[:, torch.arange(6), batch.y].mean()
     trusted = head.log_probs(strong[keep], context)

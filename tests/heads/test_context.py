@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from npmatch.heads import AttentiveProcessHead, ContextHead, KernelProcessHead, other_images
+from npmatch.heads import AttentiveProcessHead, ContextHead, KernelProcessHead, TrustedPoints, other_images
 from npmatch.heads.context import Context, evenly, resample
 
 F, K, M, T, N = 6, 3, 4, 5, 7
 Y = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+TRUSTED = torch.tensor([False, True, False, False, False, True, True])
 
 
 def kernel() -> KernelProcessHead:
@@ -32,11 +33,12 @@ def points(n: int, seed: int = 1) -> torch.Tensor:
 def context() -> Context:
     features = points(N, seed=2)
     torch.manual_seed(3)
-    return Context(features, Y, resample(T, N, features))
+    return Context(features, Y, resample(T, N, features), TRUSTED)
 
 
 def about_the_mean(head, c, *features):
-    return [head.embedding.weight @ (f - sum(c.features) / N) for f in features]
+    labeled = c.features[~c.trusted]
+    return [head.embedding.weight @ (f - sum(labeled) / len(labeled)) for f in features]
 
 
 def cosine(head, f, i, c) -> float:
@@ -45,7 +47,8 @@ def cosine(head, f, i, c) -> float:
 
 
 def loops_of_kernel(head, features, c, allowed):
-    size = sum(float(g @ g) for g in about_the_mean(head, c, *c.features)) / N
+    labeled = c.features[~c.trusted]
+    size = sum(float(g @ g) for g in about_the_mean(head, c, *labeled)) / len(labeled)
 
     def kernel_between(f, i) -> float:
         a, b = about_the_mean(head, c, f, c.features[i])
@@ -56,9 +59,11 @@ def loops_of_kernel(head, features, c, allowed):
         for n, f in enumerate(features):
             alpha = []
             for k in range(K):
-                of_class = [i for i in range(N) if c.y[i] == k and allowed[n, i]]
-                mass = sum(float(c.weights[t, i]) * kernel_between(f, i) for i in of_class)
-                alpha.append(1 + 50 * mass / max(1, len(of_class)))
+                alpha.append(1.0)
+                for kind in (False, True):
+                    same = [i for i in range(N) if c.y[i] == k and bool(c.trusted[i]) == kind and allowed[n, i]]
+                    mass = sum(float(c.weights[t, i]) * kernel_between(f, i) for i in same)
+                    alpha[k] += 50 * mass / max(1, len(same))
             out[t, n] = torch.tensor([math.log(a / sum(alpha)) for a in alpha])
     return out
 
@@ -108,7 +113,7 @@ def test_predictions_are_of_each_image_alone_and_the_contexts_order_does_not_mat
     whole = head.log_probs(features, c)
     torch.testing.assert_close(torch.cat([head.log_probs(f[None], c) for f in features], 1), whole)
     order = torch.tensor([6, 2, 0, 5, 1, 3, 4])
-    shuffled = Context(c.features[order], c.y[order], c.weights[:, order])
+    shuffled = Context(c.features[order], c.y[order], c.weights[:, order], c.trusted[order])
     torch.testing.assert_close(head.log_probs(features, shuffled), whole)
 
 
@@ -126,7 +131,7 @@ def test_a_context_is_saved_and_loaded_with_the_weights_and_dropped_by_training(
     head, features = make(), points(5)
     uniform = head.predict(features)
     torch.testing.assert_close(uniform.probs, torch.full((5, K), 1 / K, dtype=torch.float64))
-    head.set_context(points(N, seed=2), Y)
+    head.set_context(points(N, seed=2), Y, TRUSTED)
     prediction = head.predict(features)
     assert prediction.disagreement.max() > 0
     other = make()
@@ -143,6 +148,8 @@ def test_a_large_context_is_reduced_to_as_many_of_each_class(make):
     y = torch.cat([torch.zeros(100), torch.ones(4), torch.full((40,), 2)]).long()
     head.set_context(points(len(y)), y)
     assert torch.bincount(head.context_labels).tolist() == [10, 4, 10]
+    head.set_context(points(len(y)), y, torch.arange(len(y)) % 2 == 1)
+    assert torch.bincount(head.context_labels).tolist() == [20, 4, 20], "ten labelled and ten trusted ones"
     kept = evenly(y, 10)
     assert kept[:10].tolist() == list(range(0, 100, 10)), "evenly spaced, so that the order of files does not matter"
 
@@ -168,3 +175,21 @@ def test_gradients_are_finite_at_the_contexts_own_points(make):
     features = c.features.clone().requires_grad_()
     head.log_probs(features, c._replace(features=features)).sum().backward()
     assert features.grad.isfinite().all()
+
+
+@HEADS
+@torch.no_grad()
+def test_trusted_points_join_the_context_and_empty_slots_do_not_count(make):
+    head, features = make(), points(5)
+    labeled, y = points(3, seed=4), torch.arange(3)
+    trusted = TrustedPoints(8, F).double()
+    empty = head.context_of(labeled, y, trusted)
+    alone = Context(labeled, y, empty.weights[:, :3], torch.zeros(3, dtype=torch.bool))
+    torch.testing.assert_close(head.log_probs(features, empty), head.log_probs(features, alone))
+    trusted.push(points(4, seed=5), torch.tensor([2, 0, 1, 2]), torch.tensor([9, 8, 7, 6]), torch.arange(4) != 1)
+    assert trusted.images[:3].tolist() == [9, 7, 6]
+    context = head.context_of(labeled, y, trusted)
+    assert context.y[:6].tolist() == [0, 1, 2, 2, 1, 2]
+    assert (context.weights > 0).sum(1).tolist() == [6] * T
+    six = Context(context.features[:6], context.y[:6], context.weights[:, :6], context.trusted[:6])
+    torch.testing.assert_close(head.log_probs(features, context), head.log_probs(features, six))

@@ -54,6 +54,10 @@ class Algorithm(nn.Module):
         update(step.loss)
         return step
 
+    def trusted_images(self) -> tuple[Tensor, Tensor] | None:
+        """Unlabelled images that predictions are made from: positions in the unlabelled set n, pseudo-labels n."""
+        return None
+
     def predict(self, x: Tensor) -> Prediction:
         """The prediction for normalised images N C H W; evaluation and export use this method only."""
         prediction: Prediction = self.model(x)

@@ -9,7 +9,8 @@ Context points are the labelled batch; target points are the labelled batch and 
 pseudo-labels. D is JS^{G_α}, its dual, the ELBO's KL, or Rényi's.
 
 Beside the paper's process there are two that predict from the context alone, `process=attentive` and `process=kernel`
-(heads/). They have no latent and so no D; their T samples are resamplings of the context.
+(heads/). They have no latent and so no D; their T samples are resamplings of the context, to which the trusted
+unlabelled images of the last batches may belong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.algorithms.base import Algorithm
@@ -27,6 +29,7 @@ from npmatch.heads import (
     KernelProcessHead,
     Model,
     NeuralProcessHead,
+    TrustedPoints,
     WeakNorm,
     other_images,
 )
@@ -67,8 +70,11 @@ class NPMatch(Algorithm):
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
         process: Literal["paper", "attentive", "kernel"] = "paper"  # which neural process predicts; see heads/
+        context: Literal["labeled", "trusted"] = (
+            "trusted"  # without a latent: the context's images; trusted: both kinds
+        )
         samples: Samples = 10  # T, number of latent samples of a prediction
-        bank: Size = 2560  # Q, number of representations in a memory bank, or of labelled images in a saved context
+        bank: Size = 2560  # Q, number of representations in a memory bank, or of images of each kind in a context
         width: Size | None = None  # M, width of the head; None: F/4, a quarter of the features; F without a latent
         confidence: Share = 0.95  # τ_c: upper limit of the thresholds of the classes
         max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: pseudo-labels of higher entropy are not trusted
@@ -89,8 +95,10 @@ class NPMatch(Algorithm):
     config: Config
 
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
-        """Adds the curriculum to the model: one integer per unlabelled image."""
+        """Adds the curriculum to the model, one integer per unlabelled image, and trusted points of the context."""
         super().__init__(backbone, task, config)
+        has_trusted = isinstance(self.model.head, ContextHead) and self.config.context == "trusted"
+        self.trusted = TrustedPoints(self.config.bank, int(backbone.num_features)) if has_trusted else None  # type: ignore[arg-type]
         self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
 
     @classmethod
@@ -185,11 +193,14 @@ class NPMatch(Algorithm):
         """The same step where the labelled batch is all that the T predictions are made from."""
         c = self.config
         with torch.no_grad():
-            p = head.log_probs(f_weak, head.context_of(f_x, batch.y)).exp().mean(0)
+            p = head.log_probs(f_weak, head.context_of(f_x, batch.y, self.trusted)).exp().mean(0)
         pseudo, keep = self.select(p, batch.index)
+        if self.trusted is not None:
+            self.trusted.push(f_weak, pseudo, batch.index, keep)
 
-        context = head.context_of(f_x, batch.y)
-        log_p_x = head.log_probs(f_x, context, other_images(batch.labeled, batch.y))
+        context = head.context_of(f_x, batch.y, self.trusted)
+        others = other_images(batch.labeled, batch.y)
+        log_p_x = head.log_probs(f_x, context, F.pad(others, (0, len(context.y) - len(others)), value=True))
         log_p_u = head.log_probs(f_strong, context)
         loss_x = cross_entropy_samples(self.adjust.labeled(log_p_x), batch.y).mean()  # Eq. 8
         adjusted_u = self.adjust.unlabeled(log_p_u, pseudo)
@@ -221,6 +232,13 @@ class NPMatch(Algorithm):
         keep = (confidence > self.curriculum.thresholds()[pseudo]) & (u < c.max_entropy)
         self.curriculum.update(index, pseudo, (confidence >= c.confidence) & (u <= c.max_entropy))
         return pseudo, keep
+
+    def trusted_images(self) -> tuple[Tensor, Tensor] | None:
+        """Positions in the unlabelled set and pseudo-labels of the context's trusted images."""
+        if self.trusted is None:
+            return None
+        held = self.trusted.in_use()
+        return self.trusted.images[:-1][held], self.trusted.labels[:-1][held]
 
     @property
     def head(self) -> NeuralProcessHead:

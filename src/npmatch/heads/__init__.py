@@ -2,7 +2,7 @@
 
 from npmatch.heads.attentive_process import AttentiveProcessHead
 from npmatch.heads.averaged_teacher import AveragedTeacher
-from npmatch.heads.bank import Bank, condensed_banks
+from npmatch.heads.bank import Bank, TrustedPoints, condensed_banks
 from npmatch.heads.context import ContextHead, other_images
 from npmatch.heads.kernel_process import KernelProcessHead
 from npmatch.heads.linear import LinearHead
@@ -29,6 +29,7 @@ __all__ = [
     "NeuralProcessHead",
     "OneVsAllHead",
     "SyncNorm",
+    "TrustedPoints",
     "WeakNorm",
     "average_statistics",
     "backbones_in",

@@ -1,6 +1,6 @@
-"""An attentive process: an image attends to the labelled images, and only what they hold reaches the decoder.
+"""An attentive process: an image attends to the context's images, and only their labels reach the decoder.
 
-    g(x) = W (f(x) − f̄) / ‖·‖,    f̄ the mean feature of the context      the embedding, of keys and queries
+    g(x) = W (f(x) − f̄) / ‖·‖,    f̄ the mean feature of labelled images   the embedding, of keys and queries
     aᵢ(x) ∝ wᵢ exp(g(x) · g(xᵢ) / τ)                                      attention over the context
     r(x) = Σᵢ aᵢ(x) v(yᵢ)                                                 the image's own representation of it
     p(y | x) = softmax(decoder(r(x)))

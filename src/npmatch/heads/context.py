@@ -1,4 +1,4 @@
-"""What the processes share that predict from remembered points: the labelled images, and T resamplings of them."""
+"""What the processes share that predict from remembered points: labelled and trusted images, and T resamplings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from npmatch.objectives.losses import entropy
+from npmatch.heads.bank import TrustedPoints
+from npmatch.objectives.losses import entropy, masked_mean
 from npmatch.types import Prediction
 
 
 class Context(NamedTuple):
-    """Labelled images that a process predicts from."""
+    """Images that a process predicts from: labelled ones, and unlabelled ones with a trusted pseudo-label."""
 
     features: Tensor  # N F
     y: Tensor  # N, int64
-    weights: Tensor  # T N: how much each resampling counts each image
+    weights: Tensor  # T N: how much each resampling counts each image; 0 in every one if there is no image here
+    trusted: Tensor  # N, bool: unlabelled, with a pseudo-label
 
 
 def resample(samples: int, points: int, like: Tensor) -> Tensor:
@@ -25,9 +27,9 @@ def resample(samples: int, points: int, like: Tensor) -> Tensor:
 
 
 def embedded(embedding: nn.Module, features: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-    """Embeddings n M and N M, of images n F and of the context, about the context's mean feature."""
+    """Embeddings n M and N M, of images n F and of the context, about the labelled images' mean feature."""
     # Features behind a ReLU all point into one corner: without the centre every cosine would be near 1.
-    centre = context.features.mean(0)
+    centre = masked_mean(context.features, ~context.trusted)
     return embedding(features - centre), embedding(context.features - centre)
 
 
@@ -43,44 +45,64 @@ def other_images(image: Tensor, y: Tensor) -> Tensor:
 
 
 class ContextHead(nn.Module):
-    """A process p(y | feature, context). In training a batch's labelled images are the context of its other images.
+    """A process p(y | feature, context).
 
-    A prediction needs the context set by `set_context`; a saved model holds it.
+    In training the context is the batch's labelled images and the trusted unlabelled ones of the last batches. A
+    prediction needs the context set by `set_context`; a saved model holds it.
     """
 
     context_features: Tensor  # N F: empty until `set_context`
     context_labels: Tensor  # N, int64
     context_weights: Tensor  # T N: stored draws, which make predictions repeatable
+    context_trusted: Tensor  # N, bool
 
     def __init__(self, num_features: int, num_classes: int, samples: int, points: int) -> None:
-        """At most about `points` images, the same number of each class, are kept as context."""
+        """At most about `points` labelled images, the same number of each class, are kept, and as many trusted ones."""
         super().__init__()
         self.num_classes, self.samples, self.points = num_classes, samples, points
         self.register_buffer("context_features", torch.zeros(0, num_features))
         self.register_buffer("context_labels", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("context_weights", torch.zeros(samples, 0))
+        self.register_buffer("context_trusted", torch.zeros(0, dtype=torch.bool))
 
     def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities T n K of images n F; `allowed` n N says which context points each is predicted from."""
         raise NotImplementedError
 
-    def context_of(self, features: Tensor, y: Tensor) -> Context:
-        """These points, N F and N, with newly drawn weights."""
-        return Context(features, y, resample(self.samples, len(y), features))
+    def context_of(self, features: Tensor, y: Tensor, trusted: TrustedPoints | None = None) -> Context:
+        """These labelled points, N F and N, and the trusted ones, with newly drawn weights."""
+        weights = resample(self.samples, len(y), features)
+        is_trusted = torch.zeros_like(y, dtype=torch.bool)
+        if trusted is None:
+            return Context(features, y, weights, is_trusted)
+        in_use = trusted.in_use()
+        more = resample(self.samples, len(in_use), features) * in_use
+        return Context(
+            torch.cat([features, trusted.features[:-1].to(features.dtype)]),
+            torch.cat([y, trusted.labels[:-1]]),
+            torch.cat([weights, more], 1),
+            torch.cat([is_trusted, torch.ones_like(in_use)]),
+        )
 
     @torch.no_grad()
-    def set_context(self, features: Tensor, y: Tensor) -> None:
-        """For prediction only: makes these points, N F and N, the context."""
-        kept = evenly(y, max(1, self.points // self.num_classes))
+    def set_context(self, features: Tensor, y: Tensor, trusted: Tensor | None = None) -> None:
+        """For prediction only: makes these points the context, N F and N; `trusted` N says which are unlabelled."""
+        trusted = torch.zeros_like(y, dtype=torch.bool) if trusted is None else trusted
+        kept = evenly(y + self.num_classes * trusted, max(1, self.points // self.num_classes))
         draws = torch.Generator().manual_seed(0)  # the same on every machine, and for every context of this size
         weights = torch.empty(self.samples, len(kept)).exponential_(generator=draws)
-        self.context_features, self.context_labels = features[kept], y[kept]
+        self.context_features, self.context_labels, self.context_trusted = features[kept], y[kept], trusted[kept]
         self.context_weights = weights.to(features)
+
+    def context(self) -> Context:
+        """The points that `set_context` has made the context."""
+        return Context(self.context_features, self.context_labels, self.context_weights, self.context_trusted)
 
     def train(self, mode: bool = True) -> ContextHead:
         """Drops the context, as training makes it outdated."""
         if mode and len(self.context_labels):
-            self.context_features, self.context_labels = self.context_features[:0], self.context_labels[:0]
+            for name in ("features", "labels", "trusted"):
+                setattr(self, f"context_{name}", getattr(self, f"context_{name}")[:0])
             self.context_weights = self.context_weights[:, :0]
         super().train(mode)
         return self
@@ -88,8 +110,7 @@ class ContextHead(nn.Module):
     def predict(self, features: Tensor) -> Prediction:
         """Average of the T predictions, its entropy, and the samples' disagreement; uniform without a context."""
         if len(self.context_labels):
-            context = Context(self.context_features, self.context_labels, self.context_weights)
-            samples = self.log_probs(features, context).exp()
+            samples = self.log_probs(features, self.context()).exp()
         else:
             samples = features.new_full((self.samples, len(features), self.num_classes), 1 / self.num_classes)
         probs = samples.mean(0)
@@ -98,7 +119,7 @@ class ContextHead(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Adopts the size of the loaded context."""
-        for name in ("context_features", "context_labels", "context_weights"):
+        for name in ("context_features", "context_labels", "context_weights", "context_trusted"):
             loaded = state_dict.get(prefix + name)
             if loaded is not None:
                 setattr(self, name, torch.zeros_like(loaded, device=getattr(self, name).device))

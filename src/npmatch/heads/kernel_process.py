@@ -1,11 +1,13 @@
-"""A kernel process: the evidence for a class is the kernel mass of its labelled images around the image.
+"""A kernel process: the evidence for a class is the kernel mass of its images around the image.
 
-    g(x) = W (f(x) − f̄) / ρ,    f̄ the mean feature of the context                      the embedding
+    g(x) = W (f(x) − f̄) / ρ,    f̄ the mean feature of labelled images                  the embedding
     k(x, i) = exp(−‖g(x) − g(xᵢ)‖² / 2τ)                                                the kernel, at most 1
-    e_c(x) = Σ_{i ∈ c} wᵢ k(x, i) / n_c                                                 evidence for class c
+    e_c(x) = Σ_{i ∈ L_c} wᵢ k(x, i) / |L_c| + Σ_{i ∈ U_c} wᵢ k(x, i) / |U_c|            evidence for class c
     p(y = c | x) = (1 + s e_c(x)) / Σ_j (1 + s e_j(x))                                  mean of a Dirichlet
 
-ρ is the root mean square of ‖W (f(xᵢ) − f̄)‖ over the context, so that τ has a meaning whatever the features' size. The
+L_c are the labelled images of class c and U_c the unlabelled ones whose pseudo-label c is trusted. Each set is averaged
+by itself, so that four labels weigh as much as hundreds of pseudo-labels. ρ is the root mean square of ‖W (f(xᵢ) − f̄)‖
+over the labelled images, so that τ has a meaning whatever the features' size. The
 embedding is not normalised to the sphere, on which an image far away would lie beside the labelled ones in the same
 direction. The kernel is not normalised either: far from all labelled images every e_c is 0 and the prediction uniform,
 while a softmax over distances would sum to one there too. The T samples are T resamplings of the context (Bayesian
@@ -18,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.heads.context import Context, ContextHead, embedded
-from npmatch.objectives.losses import one_hot
+from npmatch.objectives.losses import masked_mean, one_hot
 
 
 class KernelProcessHead(ContextHead):
-    """p(y | feature, context) by a kernel on the unit sphere."""
+    """p(y | feature, context) by a kernel on the embedding."""
 
     def __init__(
         self,
@@ -42,17 +44,19 @@ class KernelProcessHead(ContextHead):
     def log_probs(self, features: Tensor, context: Context, allowed: Tensor | None = None) -> Tensor:
         """Log-probabilities T n K of images n F."""
         g, g_context = embedded(self.embedding, features, context)
-        size = g_context.square().sum(-1).mean().clamp(min=torch.finfo(g.dtype).tiny)  # ρ²
+        size = masked_mean(g_context.square().sum(-1), ~context.trusted).clamp(min=torch.finfo(g.dtype).tiny)  # ρ²
         distance = (g.square().sum(-1, keepdim=True) + g_context.square().sum(-1) - 2 * g @ g_context.T) / size
         kernel = (-distance.clamp(min=0) / (2 * self.bandwidth)).exp()  # n N
-        of_class = one_hot(context.y, self.num_classes).to(kernel.dtype)  # N K
+        # Each class has two sets, of labelled and of trusted images.
+        of_set = one_hot(context.y + self.num_classes * context.trusted, 2 * self.num_classes)
+        of_set = of_set.to(kernel.dtype) * (context.weights > 0).any(0)[:, None]  # N 2K
         if allowed is None:
-            count = of_class.sum(0)[None]
+            count = of_set.sum(0)[None]
         else:
-            kernel, count = kernel * allowed, allowed.to(kernel.dtype) @ of_class
-        weighted = (context.weights.T[:, :, None] * of_class[:, None]).flatten(1)  # N TK
-        mass = (kernel @ weighted).view(-1, len(context.weights), self.num_classes)  # n T K
-        evidence = mass / count.clamp(min=1)[:, None]
+            kernel, count = kernel * allowed, allowed.to(kernel.dtype) @ of_set
+        weighted = (context.weights.T[:, :, None] * of_set[:, None]).flatten(1)  # N T2K
+        mass = (kernel @ weighted).view(-1, len(context.weights), 2 * self.num_classes)  # n T 2K
+        evidence = (mass / count.clamp(min=1)[:, None]).unflatten(-1, (2, self.num_classes)).sum(-2)  # n T K
         alpha = 1 + self.scale * evidence
         log_probs: Tensor = (alpha.log() - alpha.sum(-1, keepdim=True).log()).transpose(0, 1)
         return log_probs

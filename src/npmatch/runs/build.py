@@ -61,14 +61,23 @@ class Evaluator:
         with self.ema.applied(), torch.compiler.set_stance("force_eager"):  # it is compiled for training's shapes only
             head = self.algorithm.model.head
             if isinstance(head, ContextHead):
-                labeled = self.split.labeled
-                images = SelectedImages(self.dataset.train.images, labeled)
-                _, features = describe_store(self.algorithm.model, images, self.spec, self.device, self.batch)
-                head.set_context(features.to(self.device), self.dataset.train.labels[labeled].to(self.device))
+                head.set_context(*self._context())
             try:
                 yield
             finally:
                 self.algorithm.train()
+
+    def _context(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The images that a process predicts from, with the averaged weights: features N F, labels N, trusted N."""
+        positions, y = self.split.labeled, self.dataset.train.labels[self.split.labeled]
+        trusted = torch.zeros_like(y, dtype=torch.bool)
+        if (found := self.algorithm.trusted_images()) is not None:
+            index, pseudo = (part.cpu() for part in found)
+            positions, y = torch.cat([positions, self.split.unlabeled[index]]), torch.cat([y, pseudo])
+            trusted = torch.cat([trusted, torch.ones_like(pseudo, dtype=torch.bool)])
+        images = SelectedImages(self.dataset.train.images, positions)
+        _, features = describe_store(self.algorithm.model, images, self.spec, self.device, self.batch)
+        return features.to(self.device), y.to(self.device), trusted.to(self.device)
 
     def scores(self, prediction: Prediction | None) -> dict[str, float]:
         """Error and calibration error of a prediction of the held-out images; empty without a prediction."""

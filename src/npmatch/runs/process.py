@@ -1,7 +1,8 @@
 """What the context of a neural process contributes to a run's predictions: the context changed, one part at a time.
 
 A saved model of the paper's process keeps the mean of its memory banks only. The context is therefore rebuilt from the
-run's labelled images with the averaged weights, and every change is compared with that. A process to which the network
+run's labelled images with the averaged weights, and every change is compared with that. The other processes save the
+points of their context, which are changed in place. A process to which the network
 listens gets worse where its context is wrong; where nothing changes, the prediction comes from the image's own feature
 alone.
 """
@@ -63,12 +64,14 @@ def ablate_context(
     held_out = evaluation_set(run.dataset, run.split)
     if held_out is None:
         raise NPMatchError(f"{folder}: there are no held-out images; put labelled ones into test/<class>/")
-    context = SelectedImages(run.dataset.train.images, run.split.labeled)
-    y = run.dataset.train.labels[run.split.labeled].to(classifier.device)
     facts = (classifier.spec, classifier.device, run.config.training.eval_batch)
-    _, f_context = describe_store(classifier.model, context, *facts)
-    _, f_held_out = describe_store(classifier.model, held_out.images, *facts)
-    f_context, f_held_out = f_context.to(classifier.device), f_held_out.to(classifier.device)
+    if isinstance(head, ContextHead):
+        f_context, y = head.context_features, head.context_labels
+    else:
+        context = SelectedImages(run.dataset.train.images, run.split.labeled)
+        f_context = describe_store(classifier.model, context, *facts)[1].to(classifier.device)
+        y = run.dataset.train.labels[run.split.labeled].to(classifier.device)
+    f_held_out = describe_store(classifier.model, held_out.images, *facts)[1].to(classifier.device)
 
     rows = []
     for name, changes in context_changes(y, isinstance(head, NeuralProcessHead)):
@@ -106,25 +109,31 @@ def context_changes(y: Tensor, has_latent: bool = True) -> Iterator[tuple[str, l
     else:
         yield "not resampled", [not_resampled]
     # Every label becomes the next class's, so that all are wrong.
-    yield "labels permuted", [lambda head, f, y: set_context(head, f, (y + 1) % head.num_classes)]
+    yield "labels permuted", [lambda head, f, y: set_context(head, f, y, labels=(y + 1) % head.num_classes)]
     yield "a class removed", [partial(without_class, removed=c) for c in removed]
     half = by_class[::2]
-    yield "context halved", [lambda head, f, y: set_context(head, f[half], y[half])]
+    yield "context halved", [lambda head, f, y: set_context(head, f, y, half)]
 
 
-def set_context(head: Head, features: Tensor, y: Tensor) -> None:
-    """Makes these points the context."""
-    head.set_context(features, y)
+def set_context(
+    head: Head, features: Tensor, y: Tensor, kept: Tensor | None = None, labels: Tensor | None = None
+) -> None:
+    """Makes these points the context, or those `kept` (positions or a mask), with their labels or with others, n."""
+    kept = torch.arange(len(y), device=y.device) if kept is None else kept
+    labels = y if labels is None else labels
+    if isinstance(head, ContextHead):
+        head.set_context(features[kept], labels[kept], head.context_trusted[kept])
+    else:
+        head.set_context(features[kept], labels[kept])
 
 
 def without_class(head: Head, features: Tensor, y: Tensor, removed: Tensor) -> None:
-    """The rebuilt context without the points of one class."""
-    head.set_context(features[y != removed], y[y != removed])
+    """The context without the points of one class."""
+    set_context(head, features, y, y != removed)
 
 
 def not_resampled(head: ContextHead, features: Tensor, y: Tensor) -> None:
-    """Every point of the rebuilt context counts alike."""
-    head.set_context(features, y)
+    """Every point of the context counts alike."""
     head.context_weights.fill_(1)
 
 

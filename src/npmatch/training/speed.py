@@ -75,10 +75,11 @@ def use_fused_kernels(trainer: Trainer, image_shape: tuple[int, int, int]) -> No
 @contextmanager
 def restoring(state: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
     """Context for steps that leave no trace; `state` lists every tensor that a step changes and a later step reads."""
-    before = {tensor.data_ptr(): tensor.clone() for tensor in state()}
+    before = {tensor.data_ptr(): tensor.clone() for tensor in state() if tensor.numel()}  # empty ones share an address
     yield
-    for tensor in state():  # one that the steps have created, such as a sum of the log, starts at zero
-        tensor.copy_(before.get(tensor.data_ptr(), torch.zeros_like(tensor)))
+    for tensor in state():
+        if tensor.numel():  # one that the steps have created, such as a sum of the log, starts at zero
+            tensor.copy_(before.get(tensor.data_ptr(), torch.zeros_like(tensor)))
 
 
 class CapturedStep:
