@@ -6,7 +6,7 @@ import torch
 import npmatch
 from bad_steps import train_poisoned
 from few_photos import save_photos
-from npmatch.algorithms import ALGORITHMS
+from npmatch.algorithms import ALGORITHMS, NPMatch
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.data import load_dataset
 from npmatch.runs.folder import RunFolder
@@ -30,9 +30,13 @@ def on_device(batch: Batch) -> Batch:
     return Batch(*(tuple(v.cuda() for v in part) if isinstance(part, tuple) else part.cuda() for part in batch))
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_a_step_never_waits_for_the_host(name):
-    algorithm = make_algorithm(ALGORITHMS[name]).cuda()
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [(name, None) for name in sorted(ALGORITHMS)]
+    + [("npmatch", NPMatch.Config(process=process)) for process in ("attentive", "kernel")],
+)
+def test_a_step_never_waits_for_the_host(name, config):
+    algorithm = make_algorithm(ALGORITHMS[name], config).cuda()
     update = Update(algorithm, TrainingConfig(clip=3.0))
     progress = torch.tensor(0.5, device="cuda")
     batches = [on_device(make_batch(algorithm, seed)) for seed in range(4)]
@@ -58,8 +62,8 @@ def test_a_model_trained_on_the_gpu_predicts_alike_on_the_cpu(tmp_path, precisio
     torch.testing.assert_close(on_cpu.probs, on_gpu.probs, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
+@pytest.mark.parametrize(("compiled", "process"), [(False, "paper"), (True, "paper"), (False, "kernel")])
+def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled, process):
     states = []
     for graph in (True, False):
         run = train_tiny(
@@ -68,6 +72,7 @@ def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled):
             training__graph=graph,
             training__compile=compiled,
             training__iterations=50,
+            algorithm__process=process,
         )
         states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
     different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmatch.heads import Bank
+from npmatch.heads import Bank, TrustedPoints
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,3 +53,20 @@ def test_a_condensed_bank_has_the_same_mean_and_loads_into_a_full_one():
     other.load_state_dict(bank.condensed().state_dict())
     torch.testing.assert_close(other.mean(), bank.mean())
     assert other.length == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 7), st.lists(st.lists(st.booleans(), min_size=1, max_size=12), max_size=6))
+def test_trusted_points_are_a_fifo_of_the_kept_images(length, pushes):
+    points = TrustedPoints(length, 2)
+    queue = deque(maxlen=length)
+    seen = 0
+    for keep in pushes:
+        images = torch.arange(seen, seen + len(keep))
+        points.push(images[:, None].expand(-1, 2).float(), images % 3, images, torch.tensor(keep))
+        queue.extend(int(i) for i, kept in zip(images, keep, strict=True) if kept)
+        seen += len(keep)
+        held = points.in_use()
+        assert sorted(points.images[:-1][held].tolist()) == sorted(queue)
+        assert torch.equal(points.features[:-1][held][:, 0].long(), points.images[:-1][held])
+        assert torch.equal(points.labels[:-1][held], points.images[:-1][held] % 3)
