@@ -56,7 +56,8 @@ class KernelProcessHead(ContextHead):
             kernel, count = kernel * allowed, allowed.to(kernel.dtype) @ of_set
         weighted = (context.weights.T[:, :, None] * of_set[:, None]).flatten(1)  # N T2K
         mass = (kernel @ weighted).view(-1, len(context.weights), 2 * self.num_classes)  # n T 2K
-        evidence = (mass / count.clamp(min=1)[:, None]).unflatten(-1, (2, self.num_classes)).sum(-2)  # n T K
+        labeled, trusted = (mass / count.clamp(min=1)[:, None]).chunk(2, -1)
+        evidence = labeled + trusted  # n T K
         alpha = 1 + self.scale * evidence
         log_probs: Tensor = (alpha.log() - alpha.sum(-1, keepdim=True).log()).transpose(0, 1)
         return log_probs
