@@ -69,6 +69,8 @@ def accepted_values(schema: dict[str, Any]) -> str:
             return f"{1 + len(others)} numbers, each {accepted_values(first)}"
         case {"enum": words}:
             return ", ".join(f"`{word}`" for word in words)
+        case {"const": word}:
+            return f"`{word}`"
         case {"type": "boolean"}:
             return "`true`, `false`"
         case {"type": "null"}:

@@ -29,6 +29,7 @@ def test_the_page_of_keys_is_that_of_the_code():
     known = {key for name in ALGORITHMS for key in make_config({"algorithm.name": name}).flat()}
     assert listed == known - {"recipe", "preset", "seed", "algorithm.name"}
     assert not re.findall(r"^.*\|  \|$", written, re.M), "a key without a word about it"
+    assert "| `backbone.pretrained` | false | `true`, `false` or `auto` |" in written
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="mkdocs is not installed")

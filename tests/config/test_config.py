@@ -102,6 +102,17 @@ def test_an_error_shows_the_beginning_of_a_long_value(tmp_path, value):
     assert len(str(problem.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("word", "accepted"),
+    [("backbone.pretrained=maybe", ["boolean", "'auto'"]), ("algorithm.alpha=half", ["number"])],
+)
+def test_an_error_names_every_kind_of_value_that_a_key_takes(word, accepted):
+    with pytest.raises(NPMatchError) as problem:
+        make_config({}, parse_overrides([word]))
+    assert all(kind in str(problem.value) for kind in accepted)
+    assert "None" not in str(problem.value)
+
+
 def test_flatten_is_the_inverse_of_nested():
     config = make_config({})
     assert make_config({}, flatten(config.nested())) == config

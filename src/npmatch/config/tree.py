@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pydantic
 import yaml
@@ -126,7 +127,9 @@ def _typed(key: str, value: Any, types: Mapping[str, Any]) -> Any:
     try:
         return pydantic.TypeAdapter(hint).validate_python(parts)
     except pydantic.ValidationError as error:
-        problem = error.errors()[0]["msg"].replace("Input should", "must", 1)
+        problems = [one["msg"] for one in error.errors() if one["type"] != "none_required"]
+        alternatives = problems if get_origin(plain) in (Union, UnionType) else problems[:1]
+        problem = ", or ".join(alternatives).replace("Input should", "must")
         raise NPMatchError(f"{key}={_shown(value)}: {problem[0].lower() + problem[1:]}") from None
 
 
