@@ -135,6 +135,16 @@ def test_a_deterministic_run_resumes_to_the_bit(tmp_path, name, graph):
     assert same_run(straight.folder, resumed.folder)
 
 
+@pytest.mark.parametrize("gate", ["fixed", "freematch", "softmatch"])
+def test_a_captured_gate_of_npmatch_resumes_to_the_bit(tmp_path, gate):
+    settings = {"training__deterministic": True, "training__graph": True, "training__compile": False}
+    settings |= {"algorithm__gate": gate}
+    straight = train_tiny(tmp_path / "straight", device="cuda", **settings)
+    stop_tiny(tmp_path / "run", 12, device="cuda", **settings)
+    resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)
+    assert same_run(straight.folder, resumed.folder)
+
+
 @pytest.mark.parametrize("ema", [0.5, 0.999])  # the first is kept, the second shortened: the graph is captured again
 def test_minutes_are_measured_on_the_trainer_that_is_then_used(tmp_path, ema):
     words = {key: value for key, value in TINY.items() if not key.endswith(("iterations", "_every"))}

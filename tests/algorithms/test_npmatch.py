@@ -41,6 +41,56 @@ def test_processes_that_predict_from_the_context_pass_all_checks(process, weak_n
     assert check_algorithm(NPMatch, config) is None
 
 
+# Every value of an option meets every gate; the other options take turns.
+@pytest.mark.parametrize(
+    ("process", "targets", "unlabeled_mean", "alignment", "adjustment", "max_entropy"),
+    [
+        ("paper", "all", "trusted", True, 0.0, None),
+        ("paper", "trusted", "all", False, 1.0, 1.3),
+        ("paper", "split", None, True, 0.0, None),
+        ("attentive", "all", "all", True, 1.0, None),
+        ("kernel", "all", "trusted", False, 0.0, 1.3),
+    ],
+)
+@pytest.mark.parametrize("gate", ["curriculum", "fixed", "freematch", "softmatch"])
+def test_every_gate_passes_all_checks(gate, process, targets, unlabeled_mean, alignment, adjustment, max_entropy):
+    config = NPMatch.Config(
+        gate=gate,
+        process=process,
+        targets=targets,
+        unlabeled_mean=unlabeled_mean,
+        alignment=alignment,
+        adjustment=adjustment,
+        max_entropy=5.0 if gate in ("curriculum", "fixed") else max_entropy,
+        confidence=0.26,  # of four classes: some images pass the fixed threshold
+        decay=0.9,
+        scale=10.0,
+    )
+    assert check_algorithm(NPMatch, config) is None
+
+
+def test_what_an_option_is_without_a_value_depends_on_the_gate():
+    found = {
+        gate: (NPMatch.Config(gate=gate).max_entropy, NPMatch.Config(gate=gate).unlabeled_mean)
+        for gate in ("curriculum", "fixed", "freematch", "softmatch")
+    }
+    assert found == {
+        "curriculum": (0.4, "trusted"),
+        "fixed": (0.4, "trusted"),
+        "freematch": (None, "trusted"),
+        "softmatch": (None, "all"),
+    }
+    given = NPMatch.Config(gate="softmatch", max_entropy=0.7, unlabeled_mean="trusted")
+    assert (given.max_entropy, given.unlabeled_mean) == (0.7, "trusted")
+
+
+def test_without_new_options_the_state_is_that_of_earlier_checkpoints():
+    assert {key for key in algorithm().state_dict() if not key.startswith("model.")} == {
+        "curriculum.assigned",
+        "curriculum.counts",
+    }
+
+
 @pytest.mark.parametrize("process", ["attentive", "kernel"])
 @pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
 def test_the_loss_from_the_context_with_row_selection(process, unlabeled_mean):
@@ -60,8 +110,8 @@ def test_the_loss_from_the_context_with_row_selection(process, unlabeled_mean):
     unlabeled = torch.zeros(6, dtype=torch.bool)
     p = head.log_probs(weak, Context(x, batch.y, weights_weak, unlabeled)).exp().mean(0)
     u = torch.distributions.Categorical(probs=p).entropy()
-    a.config = dataclasses.replace(a.config, max_entropy=float(u.detach().median()))
-    keep = u < a.config.max_entropy
+    a.gate.max_entropy = float(u.detach().median())
+    keep = u < a.gate.max_entropy
     pseudo, context = p.argmax(-1), Context(x, batch.y, weights, unlabeled)
     others = other_images(batch.labeled, batch.y)
     loss_x = -head.log_probs(x, context, others)[:, torch.arange(6), batch.y].mean()
@@ -95,12 +145,10 @@ def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence, un
     )
     p = torch.stack([head.infer(weak, noise_weak[t : t + 1])[0].softmax(-1) for t in range(10)]).mean(0)
     u = torch.distributions.Categorical(probs=p).entropy()
-    c = a.config = dataclasses.replace(
-        a.config, max_entropy=float(u.detach().median())
-    )  # half of them are certain enough
+    a.gate.max_entropy = float(u.detach().median())  # half of them are certain enough
     pseudo = p.argmax(-1)
     thresholds = a.curriculum.thresholds()
-    keep = torch.tensor([bool(p[i].max() > thresholds[pseudo[i]] and u[i] < c.max_entropy) for i in range(len(p))])
+    keep = torch.tensor([bool(p[i].max() > thresholds[pseudo[i]] and u[i] < a.gate.max_entropy) for i in range(len(p))])
     assert 0 < keep.sum() < len(keep), "the case must have both trusted and untrusted images"
 
     h_x = torch.stack([head.encode_latent(x[i : i + 1], batch.y[i : i + 1])[0] for i in range(len(x))])
@@ -135,6 +183,47 @@ def test_loss_is_equation_9_with_loops_and_row_selection(targets, divergence, un
     assert torch.equal(step.keep, keep)
     torch.testing.assert_close(step.logs["alpha"], alpha, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(step.loss, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("targets", ["all", "trusted", "split"])
+@pytest.mark.parametrize("unlabeled_mean", ["trusted", "all"])
+def test_weights_of_softmatch_count_wherever_trusted_images_do(targets, unlabeled_mean):
+    """A step with soft weights w computed again with loops: Σ w·v over images takes the place of a mask."""
+    a = algorithm(gate="softmatch", targets=targets, unlabeled_mean=unlabeled_mean, divergence="kl", decay=0.0)
+    a.model.eval()
+    with torch.no_grad():
+        a.head.classifier.weight.mul_(5)  # so that confidences differ
+    head, batch = a.head, make_batch(a, seed=1)
+    torch.manual_seed(3)
+    noise_weak, noise = torch.randn(10, 2), torch.randn(10, 2)
+    weak, x, strong = (a.model.features(v) for v in (batch.weak[0], batch.x, batch.strong[0]))
+    p = head.infer(weak, noise_weak).softmax(-1).mean(0).detach()
+    confidence, pseudo = p.max(-1)
+    sigma = float(confidence.std())
+    w = [math.exp(-2 * (min(float(c - confidence.mean()), 0.0) / sigma) ** 2) for c in confidence]
+    assert min(w) < 0.5 < max(w) == 1
+
+    h_x, h_u = head.encode_latent(x, batch.y), head.encode_latent(strong, pseudo)
+    weights_x = [0.0 if targets == "split" else 1.0] * len(x)
+    weights_u = [1.0] * len(w) if targets == "all" else w
+    rows, weights = [*h_x, *h_u], weights_x + weights_u
+    q_c = head.q_z(h_x.mean(0))
+    q_t = head.q_z(sum(wi * row for wi, row in zip(weights, rows, strict=True)) / sum(weights))
+    z_t = q_t.mean + q_t.std * noise
+    z_x = q_c.mean + q_c.std * noise if targets == "split" else z_t
+    r = head.encode_deterministic(x, batch.y).mean(0)
+    loss_x = torch.stack([F.cross_entropy(logits, batch.y) for logits in head.decode(x, z_x, r)]).mean()
+    log_p_u = head.decode(strong, z_t, r).log_softmax(-1)
+    losses = [-log_p_u[:, i, pseudo[i]].mean() for i in range(len(w))]
+    loss_u = sum(wi * loss for wi, loss in zip(w, losses, strict=True))
+    loss_u = loss_u / (len(w) if unlabeled_mean == "all" else sum(w))
+
+    torch.manual_seed(3)
+    step = a.loss(batch, torch.tensor(0.0))
+    assert torch.equal(step.pseudo, pseudo)
+    assert step.keep.tolist() == pytest.approx(w, rel=1e-4)
+    torch.testing.assert_close(step.loss, loss_x + loss_u + 0.01 * kl(q_t, q_c), rtol=1e-4, atol=1e-5)
+    assert int(a.head.latent_bank.filled) == 1 + len(x) + len(w), "no image is left out"
 
 
 def test_permuting_the_batch_leaves_the_loss_and_permutes_pseudo_labels():

@@ -104,13 +104,25 @@ def test_an_error_shows_the_beginning_of_a_long_value(tmp_path, value):
 
 @pytest.mark.parametrize(
     ("word", "accepted"),
-    [("backbone.pretrained=maybe", ["boolean", "'auto'"]), ("algorithm.alpha=half", ["number"])],
+    [
+        ("backbone.pretrained=maybe", ["boolean", "'auto'"]),
+        ("algorithm.alpha=half", ["number"]),
+    ],
 )
 def test_an_error_names_every_kind_of_value_that_a_key_takes(word, accepted):
     with pytest.raises(NPMatchError) as problem:
         make_config({}, parse_overrides([word]))
     assert all(kind in str(problem.value) for kind in accepted)
     assert "None" not in str(problem.value)
+
+
+def test_recipes_that_limit_the_entropy_do_so_for_every_gate():
+    for gate in ("curriculum", "freematch"):
+        layer = recipe_layer("digits-40", "npmatch")
+        assert make_config(layer, {"algorithm.gate": gate}).algorithm.max_entropy == 1.2
+        lifted = make_config(layer, {"algorithm.gate": gate, "algorithm.max_entropy": "none"})
+        assert lifted.algorithm.max_entropy == {"curriculum": 0.4, "freematch": None}[gate]
+        assert make_config({}, flatten(lifted.nested())) == lifted
 
 
 def test_flatten_is_the_inverse_of_nested():

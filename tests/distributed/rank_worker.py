@@ -30,6 +30,19 @@ CASES = {
     ),
     "npmatch-kernel": ("npmatch", {**NP, "algorithm.process": "kernel", "algorithm.scale": 10.0}),
     "npmatch-attentive": ("npmatch", {**NP, "algorithm.process": "attentive", "algorithm.adjustment": 1.0}),
+    "npmatch-freematch": (
+        "npmatch",
+        {**NP, "algorithm.gate": "freematch", "algorithm.decay": 0.9},
+    ),
+    "npmatch-softmatch": (
+        "npmatch",
+        {
+            **NP,
+            "algorithm.gate": "softmatch",
+            "algorithm.decay": 0.9,
+            "algorithm.targets": "trusted",
+        },
+    ),
     "with-a-norm-behind": ("rank_worker:WithANormBehind", {}),
     "supervised": ("supervised", {}),
     "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),

@@ -48,7 +48,7 @@ def test_ranks_agree_with_one_process(outcomes, case, world):
 def test_the_cases_trust_some_images_and_not_others(outcomes):
     """Shows that the curricula compared above are not empty."""
     fixed = ("npmatch-js", "npmatch-js_dual", "npmatch-kl", "fixmatch", "uda", "comatch", "semco", "defixmatch")
-    adaptive = ("freematch", "softmatch", "adamatch", "adamatch-own", "dash")
+    adaptive = ("freematch", "softmatch", "adamatch", "adamatch-own", "dash", "npmatch-freematch", "npmatch-softmatch")
     for case in (*fixed, *adaptive):
         trusted = outcomes(case, 0, 0)["log/trusted"]
         assert 0.02 < trusted.mean() < 0.98, (case, trusted)

@@ -5,18 +5,20 @@ import copy
 import pytest
 import torch
 
-from npmatch.algorithms import ALGORITHMS
+from npmatch.algorithms import ALGORITHMS, Algorithm, NPMatch
 from npmatch.algorithms.check import make_algorithm, make_batch
 from npmatch.training import TrainingConfig, Update
 
 SAVED_AFTER, STEPS = 3, 6
+# Options of NP-Match that bring state of their own.
+GATED = {f"npmatch-{gate}": NPMatch.Config(gate=gate, decay=0.9) for gate in ("freematch", "softmatch")}
 
 
 class Training:
     """Steps of an algorithm on a tiny task, and its state."""
 
     def __init__(self, name: str) -> None:
-        self.algorithm = make_algorithm(ALGORITHMS[name])
+        self.algorithm = make(name)
         self.update = Update(self.algorithm, TrainingConfig(clip=3.0, ema=0.9))
 
     def take(self, steps: range) -> None:
@@ -37,11 +39,15 @@ class Training:
         self.update.load_state_dict(state["momentum"])
 
 
+def make(name: str) -> Algorithm:
+    return make_algorithm(NPMatch, GATED[name]) if name in GATED else make_algorithm(ALGORITHMS[name])
+
+
 def is_same(first, second) -> bool:
     return all(torch.equal(first[part][key], second[part][key]) for part in first for key in first[part])
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", [*sorted(ALGORITHMS), *GATED])
 def test_dropping_any_piece_of_state_breaks_the_resume(name):
     straight = Training(name)
     fresh = straight.state()
@@ -56,7 +62,7 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
         return is_same(resumed.state(), straight.state())
 
     assert resume(saved), "with all of its state a resumed run must equal the uninterrupted one"
-    buffers = {key for key, _ in make_algorithm(ALGORITHMS[name]).named_buffers()}
+    buffers = {key for key, _ in make(name).named_buffers()}
     changed = [key for key in buffers if not torch.equal(saved["algorithm"][key], fresh["algorithm"][key])]
     weights = [key for key in saved["algorithm"] if key not in buffers]
     pieces = {"averages": ("ema", list(saved["ema"])), "momentum": ("momentum", list(saved["momentum"]))}
@@ -74,6 +80,8 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
     [
         ("npmatch", {"curriculum.counts", "curriculum.assigned", "model.head.latent_bank.rows",
                      "model.head.deterministic_bank.position", "model.backbone.norm.running_var"}),
+        ("npmatch-freematch", {"freematch.confidence.value", "freematch.class_probs.value"}),
+        ("npmatch-softmatch", {"softmatch.mean.value", "softmatch.variance.value"}),
         ("flexmatch", {"model.backbone.norm.running_mean"}),
         ("comatch", {"alignment.means", "alignment.batches", "memory.embeddings", "memory.probs", "memory.pushed"}),
         ("remixmatch", {"label_counts"}),
@@ -84,8 +92,6 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
     ],
 )  # fmt: skip
 def test_the_known_state_of_an_algorithm_is_among_the_pieces_tried(name, expected):
-    from npmatch.algorithms import NPMatch
-
     training = Training(name)
     if name == "npmatch":  # after so few steps no prediction would be confident enough
         training.algorithm = make_algorithm(NPMatch, NPMatch.Config(confidence=0.1, max_entropy=3.0))

@@ -10,11 +10,13 @@ pseudo-labels. D is JS^{G_α}, its dual, the ELBO's KL, or Rényi's.
 
 Beside the paper's process there are two that predict from the context alone, `process=attentive` and `process=kernel`
 (heads/). They have no latent and so no D; their T samples are resamplings of the context, to which the trusted
-unlabelled images of the last batches may belong.
+unlabelled images of the last batches may belong. Beside the paper's rule for what is trusted, FlexMatch's curriculum,
+there are those of other methods, `gate=…` (objectives/gates.py).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -34,9 +36,21 @@ from npmatch.heads import (
     other_images,
 )
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
+from npmatch.objectives.gates import GATES, GateSettings
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
-from npmatch.objectives.selection import Curriculum, align_to_uniform
-from npmatch.types import Adjustment, Batch, NonNegativeFloat, PositiveFloat, Samples, Share, Size, Step, Task
+from npmatch.objectives.selection import align_to_uniform
+from npmatch.types import (
+    Adjustment,
+    Batch,
+    NonNegativeFloat,
+    PositiveFloat,
+    Samples,
+    Share,
+    ShareBelowOne,
+    Size,
+    Step,
+    Task,
+)
 
 
 class NPMatch(Algorithm):
@@ -47,6 +61,7 @@ class NPMatch(Algorithm):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "algorithm.process": "paper",
+            "algorithm.gate": "curriculum",
             "algorithm.targets": "all",
             "algorithm.alignment": False,
             "algorithm.weak_norm": "joint",
@@ -55,6 +70,7 @@ class NPMatch(Algorithm):
         },
         "reference": {
             "algorithm.process": "paper",
+            "algorithm.gate": "curriculum",
             "algorithm.targets": "split",
             "algorithm.alignment": True,
             "algorithm.weak_norm": "joint",
@@ -70,16 +86,16 @@ class NPMatch(Algorithm):
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
         process: Literal["paper", "attentive", "kernel"] = "paper"  # which neural process predicts; see heads/
-        context: Literal["labeled", "trusted"] = (
-            "trusted"  # without a latent: the context's images; trusted: both kinds
-        )
+        context: Literal["labeled", "trusted"] = "trusted"  # images of a context without a latent; trusted: of both kinds
         samples: Samples = 10  # T, number of latent samples of a prediction
         bank: Size = 2560  # Q, number of representations in a memory bank, or of images of each kind in a context
         width: Size | None = None  # M, width of the head; None: F/4, a quarter of the features; F without a latent
-        confidence: Share = 0.95  # τ_c: upper limit of the thresholds of the classes
-        max_entropy: NonNegativeFloat = 0.4  # τ_u, nats: pseudo-labels of higher entropy are not trusted
+        gate: Literal["curriculum", "fixed", "freematch", "softmatch"] = "curriculum"  # which pseudo-labels are trusted
+        confidence: Share = 0.95  # τ_c: threshold of the gate fixed, upper limit of the thresholds of curriculum
+        max_entropy: NonNegativeFloat | None = None  # τ_u, nats: trusted if below; None: 0.4, or no limit, by the gate
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
-        unlabeled_mean: Literal["trusted", "all"] = "trusted"  # images over which the unlabelled loss is averaged
+        unlabeled_mean: Literal["trusted", "all"] | None = None  # images that the loss is averaged over; None: by gate
+        decay: ShareBelowOne = 0.999  # of the moving averages of the gates freematch and softmatch
         divergence_weight: NonNegativeFloat = 0.01  # β, weight of the divergence
         divergence: Literal["js", "js_dual", "kl", "renyi"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
@@ -92,14 +108,32 @@ class NPMatch(Algorithm):
         bandwidth: PositiveFloat = 0.1  # τ of kernel and attention, in units of the context's mean square
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
+        def __post_init__(self) -> None:
+            """Fills in what depends on the gate, so that the stored configuration says what was used."""
+            begins_low = self.gate in ("freematch", "softmatch")  # on purpose, when all predictions are uncertain
+            if self.max_entropy is None and not begins_low:
+                object.__setattr__(self, "max_entropy", 0.4)
+            if self.unlabeled_mean is None:
+                object.__setattr__(self, "unlabeled_mean", "all" if self.gate == "softmatch" else "trusted")
+
     config: Config
 
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
-        """Adds the curriculum to the model, one integer per unlabelled image, and trusted points of the context."""
+        """Adds the gate's state (for the curriculum, one integer per unlabelled image) and the context's trusted points."""
         super().__init__(backbone, task, config)
-        has_trusted = isinstance(self.model.head, ContextHead) and self.config.context == "trusted"
-        self.trusted = TrustedPoints(self.config.bank, int(backbone.num_features)) if has_trusted else None  # type: ignore[arg-type]
-        self.curriculum = Curriculum(task.num_unlabeled, task.num_classes, self.config.confidence)
+        c, k = self.config, task.num_classes
+        align = align_to_uniform if c.alignment else nn.Identity()
+        max_entropy = math.inf if c.max_entropy is None else c.max_entropy
+        settings = GateSettings(task.num_unlabeled, k, c.confidence, c.decay, align, max_entropy)
+        # A gate has its own name in checkpoints; `curriculum` is the name it had before there were others.
+        self.add_module(c.gate, GATES[c.gate](settings))
+        has_trusted = isinstance(self.model.head, ContextHead) and c.context == "trusted"
+        self.trusted = TrustedPoints(c.bank, int(backbone.num_features)) if has_trusted else None  # type: ignore[arg-type]
+
+    @property
+    def gate(self) -> nn.Module:
+        """What decides which pseudo-labels are trusted."""
+        return self.get_submodule(self.config.gate)
 
     @classmethod
     def make_model(cls, backbone: nn.Module, task: Task, config: Config) -> Model:
@@ -159,10 +193,7 @@ class NPMatch(Algorithm):
         logits_x, logits_u = head.decode(f_x, z_x, r), head.decode(f_strong, z_u, r)
 
         loss_x = cross_entropy_samples(self.adjust.labeled(logits_x), batch.y).mean()  # Eq. 8
-        adjusted_u = self.adjust.unlabeled(logits_u, pseudo)
-        loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)  # Eq. 8
-        if c.unlabeled_mean == "all":
-            loss_u = loss_u * keep.float().mean()
+        loss_u = self.loss_unlabeled(logits_u, pseudo, keep)  # Eq. 8
 
         entropy_x, entropy_u = entropy(logits_x.softmax(-1).mean(0)), entropy(logits_u.softmax(-1).mean(0))
         u_context, u_target = entropy_x.mean(), masked_mean(torch.cat([entropy_x, entropy_u]), is_target)
@@ -173,7 +204,7 @@ class NPMatch(Algorithm):
 
         loss = loss_x + c.unlabeled_weight * loss_u + c.divergence_weight * divergence  # Eq. 9
 
-        head.latent_bank.push(torch.cat([h_x, h_u]), torch.cat([labeled, in_u]))
+        head.latent_bank.push(torch.cat([h_x, h_u]), torch.cat([labeled, in_u > 0]))
         head.deterministic_bank.push(d_x, labeled)
         logs = {
             "loss_labeled": loss_x,
@@ -196,17 +227,14 @@ class NPMatch(Algorithm):
             p = head.log_probs(f_weak, head.context_of(f_x, batch.y, self.trusted)).exp().mean(0)
         pseudo, keep = self.select(p, batch.index)
         if self.trusted is not None:
-            self.trusted.push(f_weak, pseudo, batch.index, keep)
+            self.trusted.push(f_weak, pseudo, batch.index, keep > 0.5)  # softmatch's gate gives weights
 
         context = head.context_of(f_x, batch.y, self.trusted)
         others = other_images(batch.labeled, batch.y)
         log_p_x = head.log_probs(f_x, context, F.pad(others, (0, len(context.y) - len(others)), value=True))
         log_p_u = head.log_probs(f_strong, context)
         loss_x = cross_entropy_samples(self.adjust.labeled(log_p_x), batch.y).mean()  # Eq. 8
-        adjusted_u = self.adjust.unlabeled(log_p_u, pseudo)
-        loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)  # Eq. 8
-        if c.unlabeled_mean == "all":
-            loss_u = loss_u * keep.float().mean()
+        loss_u = self.loss_unlabeled(log_p_u, pseudo, keep)  # Eq. 8
         loss = loss_x + c.unlabeled_weight * loss_u
         logs = {
             "loss_labeled": loss_x,
@@ -216,21 +244,22 @@ class NPMatch(Algorithm):
         }
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
 
+    def loss_unlabeled(self, logits_u: Tensor, pseudo: Tensor, keep: Tensor) -> Tensor:
+        """Cross-entropy of T predictions T U K for strong views; `keep` U says which count, or how much, 0-d."""
+        adjusted_u = self.adjust.unlabeled(logits_u, pseudo)
+        loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)
+        return loss_u * keep.to(loss_u.dtype).mean() if self.config.unlabeled_mean == "all" else loss_u
+
     @torch.no_grad()
     def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inference mode on weak features U F: pseudo-labels U, and which are trusted U; updates the curriculum."""
+        """Inference mode on weak features U F: pseudo-labels U, and which are trusted U; updates the gate."""
         head = self.head
         return self.select(head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0), index)
 
     @torch.no_grad()
     def select(self, p: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Pseudo-labels U of probabilities U K, and which are trusted U; updates the curriculum."""
-        c, u = self.config, entropy(p)
-        if c.alignment:
-            p = align_to_uniform(p)
-        confidence, pseudo = p.max(-1)
-        keep = (confidence > self.curriculum.thresholds()[pseudo]) & (u < c.max_entropy)
-        self.curriculum.update(index, pseudo, (confidence >= c.confidence) & (u <= c.max_entropy))
+        """Pseudo-labels U of probabilities U K, and which are trusted U, or their weights; updates the gate."""
+        pseudo, keep = self.gate(p, entropy(p), index)
         return pseudo, keep
 
     def trusted_images(self) -> tuple[Tensor, Tensor] | None:
