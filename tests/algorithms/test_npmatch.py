@@ -45,10 +45,10 @@ def test_processes_that_predict_from_the_context_pass_all_checks(process, weak_n
 @pytest.mark.parametrize(
     ("process", "targets", "unlabeled_mean", "alignment", "adjustment", "max_entropy"),
     [
-        ("paper", "all", "trusted", True, 0.0, None),
+        ("paper", "all", "trusted", "window", 0.0, None),
         ("paper", "trusted", "all", False, 1.0, 1.3),
         ("paper", "split", None, True, 0.0, None),
-        ("attentive", "all", "all", True, 1.0, None),
+        ("attentive", "all", "all", "window", 1.0, None),
         ("kernel", "all", "trusted", False, 0.0, 1.3),
     ],
 )
@@ -64,6 +64,7 @@ def test_every_gate_passes_all_checks(gate, process, targets, unlabeled_mean, al
         max_entropy=5.0 if gate in ("curriculum", "fixed") else max_entropy,
         confidence=0.26,  # of four classes: some images pass the fixed threshold
         decay=0.9,
+        window=2,
         scale=10.0,
     )
     assert check_algorithm(NPMatch, config) is None

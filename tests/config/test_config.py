@@ -105,6 +105,7 @@ def test_an_error_shows_the_beginning_of_a_long_value(tmp_path, value):
 @pytest.mark.parametrize(
     ("word", "accepted"),
     [
+        ("algorithm.alignment=batch", ["boolean", "'window'"]),
         ("backbone.pretrained=maybe", ["boolean", "'auto'"]),
         ("algorithm.alpha=half", ["number"]),
     ],
@@ -114,6 +115,14 @@ def test_an_error_names_every_kind_of_value_that_a_key_takes(word, accepted):
         make_config({}, parse_overrides([word]))
     assert all(kind in str(problem.value) for kind in accepted)
     assert "None" not in str(problem.value)
+
+
+def test_the_three_values_of_alignment_are_read_from_words_and_files(tmp_path):
+    for word, value in (("true", True), ("false", False), ("window", "window")):
+        (tmp_path / "file.yaml").write_text(f"algorithm: {{alignment: {word}}}")
+        for layer in ({"algorithm.alignment": word}, read_config_file(tmp_path / "file.yaml")):
+            read = make_config({}, layer).algorithm.alignment
+            assert (type(read), read) == (type(value), value)
 
 
 def test_recipes_that_limit_the_entropy_do_so_for_every_gate():

@@ -40,6 +40,8 @@ CASES = {
             **NP,
             "algorithm.gate": "softmatch",
             "algorithm.decay": 0.9,
+            "algorithm.alignment": "window",
+            "algorithm.window": 4,
             "algorithm.targets": "trusted",
         },
     ),

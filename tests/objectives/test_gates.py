@@ -1,23 +1,23 @@
 """Every gate against the rule of its method in plain Python and NumPy, with and without alignment and a limit on u."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 
 import numpy as np
 import pytest
 import torch
 
 from npmatch.objectives.gates import GATES, GateSettings
-from npmatch.objectives.selection import align_to_uniform
+from npmatch.objectives.selection import make_alignment
 
-K, IMAGES, U, STEPS = 3, 8, 6, 9
+K, IMAGES, U, STEPS, WINDOW = 3, 8, 6, 9, 2
 CONFIDENCE, DECAY = 0.8, 0.6
 
 Batch = tuple[np.ndarray, np.ndarray, list[int]]  # p, u, index
 
 
-def make(name: str, alignment: bool = False, max_entropy: float = math.inf):
-    align = align_to_uniform if alignment else torch.nn.Identity()
+def make(name: str, alignment: bool | str = False, max_entropy: float = math.inf):
+    align = make_alignment(alignment, WINDOW, K)
     return GATES[name](GateSettings(IMAGES, K, CONFIDENCE, DECAY, align, max_entropy))
 
 
@@ -32,20 +32,21 @@ def batches() -> list[Batch]:
     return made
 
 
-def aligned_batches(alignment: bool) -> list[np.ndarray]:
-    aligned = []
+def aligned_batches(alignment: bool | str) -> list[np.ndarray]:
+    means, aligned = deque(maxlen=WINDOW if alignment == "window" else 1), []
     for p, _, _ in batches():
-        ratio = p / p.mean(0)
+        means.append(p.mean(0))
+        ratio = p / np.mean(means, axis=0)
         aligned.append(ratio / ratio.sum(1, keepdims=True) if alignment else p)
     return aligned
 
 
-def plain_fixed(alignment: bool, limit: float):
+def plain_fixed(alignment: bool | str, limit: float):
     for a, (_, u, _) in zip(aligned_batches(alignment), batches(), strict=True):
         yield a.argmax(1), [max(row) >= CONFIDENCE and h < limit for row, h in zip(a, u, strict=True)]
 
 
-def plain_curriculum(alignment: bool, limit: float):
+def plain_curriculum(alignment: bool | str, limit: float):
     """The class of every image is kept in a dictionary, and the thresholds are made from all of them."""
     assigned: dict[int, int] = {}
     for a, (_, u, index) in zip(aligned_batches(alignment), batches(), strict=True):
@@ -61,7 +62,7 @@ def plain_curriculum(alignment: bool, limit: float):
         yield a.argmax(1), keep
 
 
-def plain_freematch(alignment: bool, limit: float):
+def plain_freematch(alignment: bool | str, limit: float):
     tau, p_tilde = 1 / K, [1 / K] * K
     for a, (_, u, _) in zip(aligned_batches(alignment), batches(), strict=True):
         tau = DECAY * tau + (1 - DECAY) * sum(max(row) for row in a) / U
@@ -71,7 +72,7 @@ def plain_freematch(alignment: bool, limit: float):
         yield a.argmax(1), keep
 
 
-def plain_softmatch(alignment: bool, limit: float):
+def plain_softmatch(alignment: bool | str, limit: float):
     """Labels, mean and variance are those of p, the weights those of the aligned prediction."""
     mu, variance = 1 / K, 1.0
     for a, (p, u, _) in zip(aligned_batches(alignment), batches(), strict=True):
@@ -91,7 +92,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("limit", [math.inf, 0.5])
-@pytest.mark.parametrize("alignment", [False, True])
+@pytest.mark.parametrize("alignment", [False, True, "window"])
 @pytest.mark.parametrize("name", sorted(GATES))
 def test_every_gate_follows_its_methods_rule(name, alignment, limit):
     gate, trust = make(name, alignment, limit), []
@@ -118,7 +119,7 @@ def test_what_is_just_as_uncertain_as_the_limit_is_counted_by_the_curriculum_but
     assert gate.assigned[[4, 5]].tolist() == [0, K]  # K: unused
 
 
-@pytest.mark.parametrize("alignment", [False, True])
+@pytest.mark.parametrize("alignment", [False, True, "window"])
 @pytest.mark.parametrize("name", sorted(GATES))
 def test_a_gate_goes_on_from_its_saved_state(name, alignment):
     straight, resumed = make(name, alignment), make(name, alignment)

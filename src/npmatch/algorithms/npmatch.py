@@ -38,7 +38,7 @@ from npmatch.heads import (
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
 from npmatch.objectives.gates import GATES, GateSettings
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
-from npmatch.objectives.selection import align_to_uniform
+from npmatch.objectives.selection import Alignment, make_alignment
 from npmatch.types import (
     Adjustment,
     Batch,
@@ -100,7 +100,8 @@ class NPMatch(Algorithm):
         divergence: Literal["js", "js_dual", "kl", "renyi"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
         targets: Literal["all", "trusted", "split"] = "all"  # images whose representations make q(z | targets)
-        alignment: bool = False  # p ← normalise(p / batch mean) before the confidence test
+        alignment: Alignment = False  # p ← normalise(p / mean of the batch or of a window) before the confidence test
+        window: Size = 128  # number of batches whose mean prediction is used for alignment=window
         weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
         decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
@@ -122,7 +123,7 @@ class NPMatch(Algorithm):
         """Adds the gate's state (for the curriculum, one integer per unlabelled image) and the context's trusted points."""
         super().__init__(backbone, task, config)
         c, k = self.config, task.num_classes
-        align = align_to_uniform if c.alignment else nn.Identity()
+        align = make_alignment(c.alignment, c.window, k)
         max_entropy = math.inf if c.max_entropy is None else c.max_entropy
         settings = GateSettings(task.num_unlabeled, k, c.confidence, c.decay, align, max_entropy)
         # A gate has its own name in checkpoints; `curriculum` is the name it had before there were others.

@@ -28,7 +28,7 @@ class GateSettings(NamedTuple):
     num_classes: int
     confidence: float  # τ_c
     decay: float  # of moving averages
-    align: Callable[[Tensor], Tensor]  # distribution alignment of probabilities U K
+    align: Callable[[Tensor], Tensor]  # distribution alignment of probabilities U K; may be a module with state
     max_entropy: float = math.inf  # τ_u, nats
 
 

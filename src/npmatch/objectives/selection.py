@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,16 @@ class WindowAlignment(nn.Module):
         self.means.index_copy_(0, slot[None], probs.mean(0, keepdim=True).to(self.means.dtype))
         self.batches.add_(1)
         return align(probs, self.mean(), target)
+
+
+Alignment = bool | Literal["window"]  # none, by the mean of the batch, or by the mean of the last batches
+
+
+def make_alignment(kind: Alignment, window: int, num_classes: int) -> Callable[[Tensor], Tensor]:
+    """The distribution alignment that a setting names; `window` is the number of batches of the last kind."""
+    if kind == "window":
+        return WindowAlignment(window, num_classes)
+    return align_to_uniform if kind else nn.Identity()
 
 
 class Curriculum(nn.Module):
