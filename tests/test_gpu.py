@@ -138,7 +138,7 @@ def test_a_deterministic_run_resumes_to_the_bit(tmp_path, name, graph):
 @pytest.mark.parametrize("gate", ["fixed", "freematch", "softmatch"])
 def test_a_captured_gate_of_npmatch_resumes_to_the_bit(tmp_path, gate):
     settings = {"training__deterministic": True, "training__graph": True, "training__compile": False}
-    settings |= {"algorithm__gate": gate, "algorithm__alignment": "window"}
+    settings |= {"algorithm__gate": gate, "algorithm__alignment": "window", "algorithm__fairness_weight": 0.1}
     straight = train_tiny(tmp_path / "straight", device="cuda", **settings)
     stop_tiny(tmp_path / "run", 12, device="cuda", **settings)
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)

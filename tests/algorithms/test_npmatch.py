@@ -12,7 +12,9 @@ from npmatch.algorithms import NPMatch, check_algorithm
 from npmatch.algorithms.check import make_algorithm, make_batch, take_steps
 from npmatch.heads import other_images
 from npmatch.heads.context import Context
+from npmatch.objectives import fairness
 from npmatch.objectives.divergences import js_geometric, js_geometric_dual, kl
+from npmatch.objectives.losses import fairness_loss, per_prediction
 
 
 def algorithm(**options) -> NPMatch:
@@ -63,6 +65,7 @@ def test_every_gate_passes_all_checks(gate, process, targets, unlabeled_mean, al
         adjustment=adjustment,
         max_entropy=5.0 if gate in ("curriculum", "fixed") else max_entropy,
         confidence=0.26,  # of four classes: some images pass the fixed threshold
+        fairness_weight=0.1,
         decay=0.9,
         window=2,
         scale=10.0,
@@ -225,6 +228,30 @@ def test_weights_of_softmatch_count_wherever_trusted_images_do(targets, unlabele
     assert step.keep.tolist() == pytest.approx(w, rel=1e-4)
     torch.testing.assert_close(step.loss, loss_x + loss_u + 0.01 * kl(q_t, q_c), rtol=1e-4, atol=1e-5)
     assert int(a.head.latent_bank.filled) == 1 + len(x) + len(w), "no image is left out"
+
+
+@pytest.mark.parametrize("process", ["paper", "attentive"])
+def test_fairness_is_added_for_the_mean_prediction_of_trusted_strong_views(process, monkeypatch):
+    """The same step twice, with and without the loss: its value is FreeMatch's, of what the head said."""
+    seen = {}
+
+    def noting(logits, keep, target):
+        seen.update(p=logits.softmax(-1), keep=keep, target=target)
+        return fairness_loss(logits, keep, target)
+
+    monkeypatch.setattr(fairness, "fairness_loss", noting)
+    steps = {}
+    for weight in (0.0, 0.3):
+        a = algorithm(process=process, gate="freematch", fairness_weight=weight, decay=0.9, scale=10.0)
+        steps[weight] = take_steps(a, range(2), update=lambda loss: None)[-1]
+        assert (a.fairness is None) == (weight == 0) == ("loss_fairness" not in steps[weight].logs)
+    value = steps[0.3].logs["loss_fairness"]
+    torch.testing.assert_close(steps[0.3].loss, steps[0.0].loss + 0.3 * value)
+    assert torch.equal(seen["keep"], steps[0.3].keep)
+    torch.testing.assert_close(seen["p"].sum(-1), torch.ones(18))
+    # The averages of fairness are those of the gate, as nothing is aligned.
+    torch.testing.assert_close(a.fairness.class_probs.value, a.gate.class_probs.value)
+    torch.testing.assert_close(seen["target"], per_prediction(a.gate.class_probs.value, a.fairness.histogram.value))
 
 
 def test_permuting_the_batch_leaves_the_loss_and_permutes_pseudo_labels():

@@ -148,7 +148,7 @@ NEVER = {
         data.foreign_share=-0.1 data.foreign_share=1 data.validation=-0.1
         algorithm.samples=0 algorithm.bank=0 algorithm.width=0 algorithm.confidence=-0.1 algorithm.confidence=1.1
         algorithm.max_entropy=-0.1 algorithm.unlabeled_weight=-1 algorithm.divergence_weight=-1
-        algorithm.alpha=-0.1 algorithm.alpha=1.1 algorithm.decay=1 algorithm.window=0
+        algorithm.alpha=-0.1 algorithm.alpha=1.1 algorithm.fairness_weight=-1 algorithm.decay=1 algorithm.window=0
         algorithm.gate=flexmatch algorithm.alignment=batch
     """,
     "fixmatch": "algorithm.confidence=-0.1 algorithm.confidence=1.1 algorithm.unlabeled_weight=-1",

@@ -32,7 +32,7 @@ CASES = {
     "npmatch-attentive": ("npmatch", {**NP, "algorithm.process": "attentive", "algorithm.adjustment": 1.0}),
     "npmatch-freematch": (
         "npmatch",
-        {**NP, "algorithm.gate": "freematch", "algorithm.decay": 0.9},
+        {**NP, "algorithm.gate": "freematch", "algorithm.fairness_weight": 0.1, "algorithm.decay": 0.9},
     ),
     "npmatch-softmatch": (
         "npmatch",

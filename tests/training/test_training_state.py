@@ -12,7 +12,7 @@ from npmatch.training import TrainingConfig, Update
 SAVED_AFTER, STEPS = 3, 6
 # Options of NP-Match that bring state of their own.
 GATED = {
-    f"npmatch-{gate}": NPMatch.Config(gate=gate, alignment="window", window=4, decay=0.9)
+    f"npmatch-{gate}": NPMatch.Config(gate=gate, fairness_weight=0.1, alignment="window", window=4, decay=0.9)
     for gate in ("freematch", "softmatch")
 }
 
@@ -83,7 +83,8 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
     [
         ("npmatch", {"curriculum.counts", "curriculum.assigned", "model.head.latent_bank.rows",
                      "model.head.deterministic_bank.position", "model.backbone.norm.running_var"}),
-        ("npmatch-freematch", {"freematch.confidence.value", "freematch.class_probs.value", "freematch.align.means"}),
+        ("npmatch-freematch", {"freematch.confidence.value", "freematch.class_probs.value", "freematch.align.means",
+                               "fairness.class_probs.value", "fairness.histogram.value"}),
         ("npmatch-softmatch", {"softmatch.mean.value", "softmatch.variance.value", "softmatch.align.batches"}),
         ("flexmatch", {"model.backbone.norm.running_mean"}),
         ("comatch", {"alignment.means", "alignment.batches", "memory.embeddings", "memory.probs", "memory.pushed"}),

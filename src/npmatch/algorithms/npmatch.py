@@ -36,6 +36,7 @@ from npmatch.heads import (
     other_images,
 )
 from npmatch.objectives.divergences import DIVERGENCES, js_geometric, kl, skew_from_uncertainty
+from npmatch.objectives.fairness import Fairness
 from npmatch.objectives.gates import GATES, GateSettings
 from npmatch.objectives.losses import cross_entropy_samples, entropy, masked_mean
 from npmatch.objectives.selection import Alignment, make_alignment
@@ -95,7 +96,8 @@ class NPMatch(Algorithm):
         max_entropy: NonNegativeFloat | None = None  # τ_u, nats: trusted if below; None: 0.4, or no limit, by the gate
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         unlabeled_mean: Literal["trusted", "all"] | None = None  # images that the loss is averaged over; None: by gate
-        decay: ShareBelowOne = 0.999  # of the moving averages of the gates freematch and softmatch
+        fairness_weight: NonNegativeFloat = 0.0  # w_f, weight of FreeMatch's fairness loss; 0: none
+        decay: ShareBelowOne = 0.999  # of the moving averages of the gates freematch and softmatch and of fairness
         divergence_weight: NonNegativeFloat = 0.01  # β, weight of the divergence
         divergence: Literal["js", "js_dual", "kl", "renyi"] = "js"  # D, between q(z | context) and q(z | targets)
         alpha: Share | None = None  # None: α_u from uncertainty; a number: that skew throughout
@@ -130,6 +132,7 @@ class NPMatch(Algorithm):
         self.add_module(c.gate, GATES[c.gate](settings))
         has_trusted = isinstance(self.model.head, ContextHead) and c.context == "trusted"
         self.trusted = TrustedPoints(c.bank, int(backbone.num_features)) if has_trusted else None  # type: ignore[arg-type]
+        self.fairness = Fairness(k, c.decay) if c.fairness_weight else None
 
     @property
     def gate(self) -> nn.Module:
@@ -219,7 +222,7 @@ class NPMatch(Algorithm):
             "js_half": js_geometric(q_zC, q_zT, 0.5),
             **head.contributions(f_strong, z_u, r),
         }
-        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
+        return self.make_step(loss, logs, logits_u, pseudo, keep)
 
     def loss_from_context(self, head: ContextHead, batch: Batch, f_x: Tensor, f_weak: Tensor, f_strong: Tensor) -> Step:
         """The same step where the labelled batch is all that the T predictions are made from."""
@@ -243,13 +246,20 @@ class NPMatch(Algorithm):
             "entropy_context": entropy(log_p_x.exp().mean(0)).mean(),
             "entropy_target": entropy(log_p_u.exp().mean(0)).mean(),
         }
-        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
+        return self.make_step(loss, logs, log_p_u, pseudo, keep)
 
     def loss_unlabeled(self, logits_u: Tensor, pseudo: Tensor, keep: Tensor) -> Tensor:
         """Cross-entropy of T predictions T U K for strong views; `keep` U says which count, or how much, 0-d."""
         adjusted_u = self.adjust.unlabeled(logits_u, pseudo)
         loss_u = masked_mean(cross_entropy_samples(adjusted_u, pseudo), keep)
         return loss_u * keep.to(loss_u.dtype).mean() if self.config.unlabeled_mean == "all" else loss_u
+
+    def make_step(self, loss: Tensor, logs: dict[str, Tensor], logits_u: Tensor, pseudo: Tensor, keep: Tensor) -> Step:
+        """The step of a loss, plus FreeMatch's fairness of the T predictions T U K for strong views, where wanted."""
+        if self.fairness is not None:
+            logs["loss_fairness"] = self.fairness(logits_u, keep)
+            loss = loss + self.config.fairness_weight * logs["loss_fairness"]
+        return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
 
     @torch.no_grad()
     def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,6 +270,8 @@ class NPMatch(Algorithm):
     @torch.no_grad()
     def select(self, p: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Pseudo-labels U of probabilities U K, and which are trusted U, or their weights; updates the gate."""
+        if self.fairness is not None:
+            self.fairness.update(p)
         pseudo, keep = self.gate(p, entropy(p), index)
         return pseudo, keep
 
