@@ -87,7 +87,9 @@ class NPMatch(Algorithm):
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
         process: Literal["paper", "attentive", "kernel"] = "paper"  # which neural process predicts; see heads/
-        context: Literal["labeled", "trusted"] = "trusted"  # images of a context without a latent; trusted: of both kinds
+        context: Literal["labeled", "trusted"] = (
+            "trusted"  # images of a context without a latent; trusted: of both kinds
+        )
         samples: Samples = 10  # T, number of latent samples of a prediction
         bank: Size = 2560  # Q, number of representations in a memory bank, or of images of each kind in a context
         width: Size | None = None  # M, width of the head; None: F/4, a quarter of the features; F without a latent
@@ -122,7 +124,7 @@ class NPMatch(Algorithm):
     config: Config
 
     def __init__(self, backbone: nn.Module, task: Task, config: Config | None = None) -> None:
-        """Adds the gate's state (for the curriculum, one integer per unlabelled image) and the context's trusted points."""
+        """Adds the state of the gate (of the curriculum: an integer per unlabelled image) and the trusted points."""
         super().__init__(backbone, task, config)
         c, k = self.config, task.num_classes
         align = make_alignment(c.alignment, c.window, k)
