@@ -87,9 +87,7 @@ class NPMatch(Algorithm):
         """The paper's hyperparameters, and the options where it can be read in more than one way."""
 
         process: Literal["paper", "attentive", "kernel"] = "paper"  # which neural process predicts; see heads/
-        context: Literal["labeled", "trusted"] = (
-            "trusted"  # images of a context without a latent; trusted: of both kinds
-        )
+        context: Literal["labeled", "trusted"] = "trusted"  # images of a context without a latent; trusted: both kinds
         samples: Samples = 10  # T, number of latent samples of a prediction
         bank: Size = 2560  # Q, number of representations in a memory bank, or of images of each kind in a context
         width: Size | None = None  # M, width of the head; None: F/4, a quarter of the features; F without a latent
