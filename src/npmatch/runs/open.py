@@ -19,6 +19,7 @@ from npmatch.data.contents import KnownImages
 from npmatch.data.images import FileImages, SelectedImages, file_of
 from npmatch.data.labels import image_name, positions_by_name
 from npmatch.data.sources.folders import list_folder
+from npmatch.data.sources.label_table import LABEL_TABLE
 from npmatch.data.sources.listing import Listing
 from npmatch.data.sources.registry import find_root
 from npmatch.errors import NPMatchError
@@ -118,10 +119,10 @@ def open_run_data(run: str | Path, data: str | Path | None = None) -> RunData:
     return RunData(folder.path, config, dataset, Split.load(folder.split, dataset))
 
 
-def labels_at_start(run: RunFolder) -> bytes | None:
-    """The table of labels that the folder of images had when a run was started; None if it had none."""
+def labels_at_start(run: RunFolder) -> bytes:
+    """The table of labels that the folder of images had when a run was started; empty if it had none."""
     try:
-        return read_regular(run.folder_labels) if run.folder_labels.exists() else None
+        return read_regular(run.folder_labels) if run.folder_labels.exists() else b""
     except OSError as error:
         raise NPMatchError(f"{run.folder_labels}: cannot be read ({error.strerror or error})") from error
 
@@ -129,10 +130,16 @@ def labels_at_start(run: RunFolder) -> bytes | None:
 def listing_at_start(data: DataConfig, labels: bytes | None) -> Listing | None:
     """The images of a folder with the `labels` of a run's start: people go on labelling while there are runs.
 
-    None if the data is no folder with a table of labels.
+    None if today's listing will do: the data is no folder, or has no table of labels, then or now.
     """
-    root = None if labels is None else find_root(data.source, data.root)
-    return None if root is None else list_folder(root, labels)
+    root = find_root(data.source, data.root)
+    if labels is None or root is None or not (labels or _has_table(data, root)):
+        return None
+    return list_folder(root, labels)
+
+
+def _has_table(data: DataConfig, root: Path) -> bool:
+    return data.source == "folder" and (root / LABEL_TABLE).is_file()
 
 
 def load(

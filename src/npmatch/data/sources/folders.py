@@ -37,9 +37,9 @@ def list_folder(root: Path, labels: bytes | None = None) -> Listing:
 
     The labels may also be in the table `labels.csv`. Without a folder `labeled` or `unlabeled`, the images may then lie
     anywhere under `root`. Faults are collected in the listing, not raised. `labels` is the content of a table to use in
-    place of that file, which may have changed.
+    place of that file, which may have changed; if it is empty, there was no such file.
     """
-    listing = Listing(root, table=labels)
+    listing = Listing(root, table=labels or None)
     table = root / LABEL_TABLE
     if labels is None and table.is_file():
         listing.table = read_bytes(table)
