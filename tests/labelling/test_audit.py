@@ -13,6 +13,8 @@ from few_photos import WORDS, save_photo, save_photos
 from npmatch.cli import main
 from npmatch.errors import NPMatchError
 from npmatch.labelling.audit import Auditor
+from npmatch.labelling.audit_answers import AuditAnswers
+from npmatch.labelling.folder_labels import FolderLabels
 from npmatch.labelling.tables import suggest_for_run
 from npmatch.runs.audit_record import AuditRecord, kept_for_audits
 from npmatch.runs.audit_result import results_of
@@ -300,3 +302,46 @@ def test_the_audits_of_earlier_rounds_count(place, capsys):
     fill("check.csv")
     assert kept_for_audits("two") == kept_for_audits("run")
     assert "kept out of training" in refused(capsys, "label", "two", "check.csv")
+
+
+def test_answers_one_by_one_count_once_all_drawn_together_are_answered(place, capsys):
+    audit("-n", 10, "-o", "one.csv")
+    answers = AuditAnswers("run")
+    predicted = {draw.name: draw.predicted for draw in answers.audit.draws}
+    answers.change(dict(list(predicted.items())[:9]))
+    assert (len(answers.labels), answers.audit.labelled) == (9, [])
+    assert "audits" in answered(capsys)
+    assert AuditRecord.load("run").audits[0].looks == [], "nobody has looked at an unfinished audit"
+    audit("-n", 5, "-o", "two.csv")
+    answers.change({draw.name: draw.predicted for draw in answers.audit.draws[10:]})
+    assert answers.audit.labelled == [], "those drawn first are not all answered"
+    answers.change({draw.name: "none of these" for draw in answers.audit.draws[9:10]})
+    found = answered(capsys, "--interim")["audits"][0]
+    assert (found["overall"]["errors"], found["overall"]["n"], found["level"]) == (1, 15, pytest.approx(0.95))
+    assert answered(capsys)["audits"] == [found], "the command without a table looks only once at the same answers"
+    with pytest.raises(NPMatchError, match="has been shown"):
+        answers.change({next(iter(predicted)): None})
+    for wrong, message in (({"other.png": "a"}, "was not drawn"), ({"other.png": "z"}, "unknown class 'z'")):
+        with pytest.raises(NPMatchError, match=message):
+            answers.change(wrong)
+
+
+def test_images_that_got_a_label_in_the_folder_are_not_drawn(place, capsys):
+    names = {f"unlabeled/{path.name}" for path in list((place / "photos/unlabeled").iterdir())[:30]}
+    write_rows("photos/labels.csv", *((name, "a") for name in names))
+    audit("-n", 40, "-o", "check.csv")
+    drawn = {draw.name for draw in AuditRecord.load("run").audits[0].draws}
+    assert len(drawn) == 10
+    assert not drawn & names
+
+
+def test_released_images_of_no_class_give_no_label(place, capsys):
+    audit("-n", 5, "-o", "check.csv")
+    rows = drawn_rows(fill("check.csv"))
+    write_rows("check.csv", (rows[0]["path"], "none of these"), *((row["path"], row["label"]) for row in rows[1:]))
+    assert audit("check.csv") == audit("--release", "check.csv") == 0
+    assert main(["label", "run", "check.csv"]) == 0
+    assert len(open_run_data("run").book().labels) == 4
+    assert main(["label", "photos", "check.csv"]) == 0
+    said = FolderLabels(place / "photos").labels.values()
+    assert sorted(answer.set_aside for answer in said) == ["", "", "", "", "none of these"]

@@ -11,6 +11,7 @@ import npmatch
 from few_photos import WORDS, save_photo
 from npmatch.cli import main
 from npmatch.data import load_dataset
+from npmatch.data.sources.audited import write_audited
 from npmatch.data.sources.folders import list_folder, list_pictures, list_unlabeled
 from npmatch.data.sources.label_table import BROKEN, NONE_OF_THESE, Answer
 from npmatch.errors import NPMatchError
@@ -28,6 +29,18 @@ def folder(tmp_path):
     for seed, name in enumerate(["a.png", "b.png", "c.png", "deep/d.png", "test/cat/t.png"]):
         save_photo(tmp_path / "photos" / name, seed)
     return tmp_path / "photos"
+
+
+def test_images_that_are_kept_for_an_audit_get_no_new_answer(folder):
+    labels = FolderLabels(folder)
+    labels.set("a.png", CAT)
+    write_audited(folder, {"a.png": "runs/one", "b.png": "runs/one"})
+    for answer in (CAT, Answer(set_aside=BROKEN)):
+        with pytest.raises(NPMatchError, match="b.png: is kept for an audit of runs/one"):
+            labels.change({"c.png": DOG, "b.png": answer})
+    assert labels.labels == {"a.png": CAT}
+    labels.set("a.png", DOG)  # as one class is merged into another
+    labels.remove("a.png")
 
 
 def test_answers_are_in_the_file_at_once_and_can_be_taken_back(folder):

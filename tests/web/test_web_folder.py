@@ -10,6 +10,7 @@ from PIL import Image
 from served_page import wait_until
 
 from npmatch.cli import main
+from npmatch.data.sources.audited import read_audited
 from npmatch.data.sources.label_table import Answer
 from npmatch.labelling.folder_labels import FolderLabels
 from npmatch.web.access import Access
@@ -32,7 +33,7 @@ def shared_folder(tmp_path_factory):
 @pytest.fixture
 def folder(shared_folder, tmp_path):
     yield shared_folder
-    for name in ("labels.csv", ".labels.csv.lock"):
+    for name in ("labels.csv", ".labels.csv.lock", "audited.csv"):
         (shared_folder / name).unlink(missing_ok=True)
     (runs_beside(shared_folder) / "classes.json").unlink(missing_ok=True)
 
@@ -171,11 +172,12 @@ def test_the_surest_guesses_of_a_class_are_accepted_together(client, project, fo
     assert len(table(folder)) == 10
 
 
-def test_from_labels_to_a_trained_round_and_its_results(client, project, folder, monkeypatch):
+def test_from_labels_to_a_trained_round_and_its_results(client, project, folder, monkeypatch, capsys):
     train_in_seconds(monkeypatch)
     label_by_kind(client, 12)
     assert client.post("/api/training", json={"minutes": 1}).json()["state"] == "running"
-    assert "being trained already" in client.post("/api/training", json={"minutes": 1}).json()["error"]
+    for path, body in (("/api/training", {"minutes": 1}), ("/api/audit", {"round": "round1", "count": 30})):
+        assert "being trained already" in client.post(path, json=body).json()["error"]
     wait_until(lambda: project.training.describe()["state"] != "running", 120)
     assert project.training.describe()["state"] == "finished", project.training.log.read_text()
     wait_until(lambda: project.model.name == "round1")
@@ -198,10 +200,97 @@ def test_from_labels_to_a_trained_round_and_its_results(client, project, folder,
     assert len(client.get("/api/model.onnx", params={"round": "round1"}).content) > 1000
     assert client.post("/api/export", json={"round": "../photos"}).status_code == 422
 
-    again = Project(folder, device="cpu")  # a restarted server finds labels, rounds and features
+    names = answer_an_audit(client, folder)
+
+    again = Project(folder, device="cpu")  # a restarted server finds labels, rounds, features and answers
     with TestClient(make_project_app(again, Access()), base_url="http://127.0.0.1:8000") as other:
+        finish_the_audit(other, folder, names, capsys)
         wait_until(lambda: again.model is not None and again.model.name == "round1")
         assert other.get("/api/status").json()["counts"]["labelled"] == 12
+        release_the_audit(other, folder, names)
+
+
+def audit(client, path="", **body):
+    return client.post(f"/api/audit{path}", json={"round": "round1", **body}).json()
+
+
+def audit_images(client, **query):
+    return client.get("/api/audit/images", params={"round": "round1", "count": 200, **query}).json()["images"]
+
+
+def answer_an_audit(client, folder):
+    """Draws pictures and answers all but two of them; returns their names."""
+    for count in (0, 20, 31, 1000):
+        assert "choose one of 30, 60, 100" in audit(client, count=count)["error"]
+    for wrong in ({"count": "30"}, {"count": True}, {"count": 30, "seed": 1}, {}):
+        assert client.post("/api/audit", json={"round": "round1", **wrong}).status_code == 422
+    assert "no such round" in client.post("/api/audit", json={"round": "../x", "count": 30}).json()["error"]
+    labelled = {row["path"] for row in table(folder)}
+    drawn = audit(client, count=30)
+    images = audit_images(client)
+    names = {image["name"] for image in images}
+    assert drawn["drawn"] == len(names) == drawn["images"], "all that are left, as the command draws them"
+    assert not names & labelled, "what has a label by now is not in the pool"
+    assert {image[key] for image in images for key in ("guess", "confidence", "entropy", "share")} == {None}
+    assert not names & {image["name"] for image in todo(client)}
+    assert "kept for an audit" in label(client, images[0], label="red")["error"]
+    assert client.post("/api/accept", json={"images": [images[0]["image"]], "label": "red"}).json()["accepted"] == 0
+    assert "answer all pictures" in audit(client, "/look")["error"]
+    assert "measure the error first" in audit(client, "/release")["error"]
+
+    one, two, three = images[:3]
+    audit(client, "/labels", image=one["image"], label="red", who="anna")
+    audit(client, "/labels", image=two["image"], aside="none of these", who="ben")
+    assert audit(client, "/labels", image=one["image"], label="blue", who="ben")["taken"] is False
+    assert "unknown class 'white'" in audit(client, "/labels", image=three["image"], label="white")["error"]
+    assert "unknown class 'broken'" in audit(client, "/labels", image=three["image"], aside="broken")["error"]
+    assert audit(client, "/labels", image=three["image"], skip=True)["counts"]["labelled"] == 2
+    undone = audit(client, "/undo", who="anna")
+    assert (undone["changed"][0]["name"], undone["changed"][0]["given"]) == (one["name"], None)
+    assert audit_images(client, view="labelled")[0]["aside"] == "none of these"
+    audit(client, "/labels", image=two["image"], seen={"aside": "none of these"})
+    for image in images[2:]:
+        answer_truly(client, image)
+    return names
+
+
+def truth(image):
+    is_kind = image["name"][:3].isdigit()
+    return {"label": kind_of(image["name"])} if is_kind else {"aside": "none of these"}
+
+
+def answer_truly(client, image):
+    assert audit(client, "/labels", image=image["image"], **truth(image))["taken"]
+
+
+def finish_the_audit(client, folder, names, capsys):
+    before = (folder / "labels.csv").read_bytes()
+    left = audit_images(client)
+    assert len(left) == 2
+    for image in left:
+        answer_truly(client, image)
+    state = client.get("/api/audit", params={"round": "round1"}).json()
+    assert (state["can_look"], state["lines"], state["measured"]) == (True, [], None)
+    found = audit(client, "/look", interim=True)
+    assert found["measured"]["level"] == pytest.approx(0.95)
+    assert found["next_levels"] == pytest.approx([0.95, 0.9])
+    assert "has been shown" in audit(client, "/labels", image=left[0]["image"], seen=truth(left[0]))["error"]
+    assert audit(client, "/undo")["changed"] == []
+    capsys.readouterr()
+    assert main(["audit", str(runs_beside(folder) / "round1")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[: len(found["lines"])] == found["lines"]
+    assert all(cell in printed for row in found["rows"] for cell in row)
+    assert (folder / "labels.csv").read_bytes() == before, "answers of an audit are no labels"
+    rows = csv.DictReader(io.StringIO(client.get("/api/audit/check.csv", params={"round": "round1"}).text))
+    assert {row["path"]: row["label"] for row in rows}.keys() == {str(folder / name) for name in names}
+
+
+def release_the_audit(client, folder, names):
+    assert read_audited(folder).keys() == names
+    assert audit(client, "/release")["labels"] == len(names)
+    assert read_audited(folder) == {}
+    assert len(table(folder)) == 12 + len(names)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +318,13 @@ def test_nobody_trains_without_the_token_or_from_another_site(project, monkeypat
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         posts = ["/api/training", "/api/training/stop", "/api/training/resume", "/api/labels", "/api/accept"]
         posts += ["/api/classes", "/api/undo", "/api/export", "/api/predict"]
+        posts += [f"/api/audit{step}" for step in ("", "/labels", "/undo", "/look", "/release")]
         for path in posts:
             assert client.post(path, json={"minutes": 1}).status_code == 401
             assert client.post(path, json={"minutes": 1}, headers={"authorization": "Bearer wrong"}).status_code == 401
             foreign = {"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example"}
             assert client.post(path, json={"minutes": 1}, headers=foreign).status_code == 403
-        for path in ("/api/status", "/api/images", "/api/labels.csv", "/api/findings", "/api/results"):
+        for path in ("/api/status", "/api/images", "/api/labels.csv", "/api/findings", "/api/results", "/api/audit"):
             assert client.get(path).status_code == 401
         assert started == []
         assert client.post(

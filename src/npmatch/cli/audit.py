@@ -158,7 +158,8 @@ def draw_images(
 
 def release_images(run: Path, table: Path, data: Path | None, as_json: bool) -> None:
     """Let the images of a table be trained on."""
-    from npmatch.labelling.audit import list_in_data, release
+    from npmatch.labelling.audit import list_in_data
+    from npmatch.labelling.audit_answers import release
     from npmatch.labelling.files import read_label_file
     from npmatch.runs.audit_record import exclusive
 
@@ -185,12 +186,16 @@ def show_error(
     device: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Read filled-in tables, and print the error they give; without a table, what was measured before."""
-    from npmatch.labelling.audit import read_answers
+    """Read filled-in tables, and print the error they give; without a table, what the answers so far have measured."""
+    from npmatch.labelling.audit_answers import look_at_answers, read_answers
     from npmatch.runs.audit_result import results_of
     from npmatch.runs.estimate import estimate_error
 
-    results = [read_answers(run, tables, level, interim, abstain)] if tables else results_of(run)
+    if tables:
+        results = [read_answers(run, tables, level, interim, abstain)]
+    else:
+        look_at_answers(run, level, interim)
+        results = results_of(run)
     if not results:
         print_estimate(run, estimate_error(run, data, device), as_json)
     elif as_json:
@@ -212,34 +217,12 @@ def print_estimate(run: Path, estimate: EstimatedError, as_json: bool) -> None:
 
 def print_result(run: Path, result: AuditResult) -> None:
     """Print what an audit has measured."""
-    overall, percent = result.overall, f"{100 * result.level:.3g} %"
-    pool = f"its {result.images:,} unlabelled images" if result.folder is None else f"{result.images:,} images"
-    counted = f"{overall.errors} of {overall.n} labelled images were wrong"
-    print_line(f"{run}: {_share(overall.error)} error on {pool} ({counted})")
-    print_line(f"{percent} interval: {_range(overall.low, overall.high)}")
-    if result.random_sample is not None:
-        print_line(
-            "drawn by doubt: the estimate varies less than that of a random sample, but the interval is wider: as many "
-            f"labels drawn at random would give about {_range(*result.random_sample)}"
-        )
-    elif result.joint_level < result.level - 1e-9:
-        print_line(f"the intervals of all looks at this audit hold together with {100 * result.joint_level:.3g} %")
-    if result.kept is not None:
-        kept = result.kept
-        words = f"{_share(kept.error)} error, {_range(kept.low, kept.high)}" if kept.n else "nothing to measure"
-        print_line(f"answers that predict --abstain {result.abstain:g} keeps, {kept.n} of {overall.n}: {words}")
+    from npmatch.runs.audit_result import CLASS_COLUMNS
+
+    for line in result.lines(run):
+        print_line(line)
     if result.classes:
-        table = Table("class", "labels", "wrong", "error", "interval")
-        for name, rate in result.classes.items():
-            cells = (str(rate.n), str(rate.errors), _share(rate.error), _range(rate.low, rate.high))
+        table = Table(*CLASS_COLUMNS)
+        for name, *cells in result.class_rows():
             table.add_row(Text(escaped(name)), *cells)
         Console().print(table)
-
-
-def _share(value: float) -> str:
-    """An estimate for people; a weighted one may lie a little outside 0 to 100 %."""
-    return f"{100 * min(max(value, 0.0), 1.0):.1f} %"
-
-
-def _range(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {100 * high:.1f} %"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,22 +17,18 @@ import numpy as np
 import torch
 
 from npmatch.data.images import SelectedImages
-from npmatch.data.labels import LabelRow
 from npmatch.data.sources.audited import AUDITED, read_audited, write_audited
 from npmatch.decide.doubt import doubts
 from npmatch.draws import mix
-from npmatch.errors import NoSuchChoiceError, NPMatchError
+from npmatch.errors import NPMatchError
 from npmatch.files import name_as_text, name_from_text
-from npmatch.labelling.files import read_label_file
-from npmatch.labelling.tables import folder_candidates, path_of
+from npmatch.labelling.tables import folder_candidates, labels_since, path_of
 from npmatch.metrics.weighted_sample import Draw, draw_weighted
 from npmatch.predict.batches import predict_store
 from npmatch.predict.classifier import Classifier
-from npmatch.predict.saved import ModelSpec, load_calibration
-from npmatch.runs.audit_record import NONE_OF_THESE, Audit, AuditRecord, DrawnImage, exclusive
-from npmatch.runs.audit_result import LEVEL, AuditResult, measure, spend, usual_abstention
+from npmatch.runs.audit_record import Audit, AuditRecord, DrawnImage
 from npmatch.runs.folder import RunFolder
-from npmatch.runs.open import RunData, existing_run, load, open_run_data
+from npmatch.runs.open import RunData, load, open_run_data
 from npmatch.training.checkpoint import checksum_of
 from npmatch.types import ImageStore, Prediction
 
@@ -74,7 +70,7 @@ class Auditor:
 
         Without a count nothing is drawn while earlier draws have no label; else COUNT images are.
         """
-        audit = self._find(record, weighted, seed)
+        audit = find_audit(record, self.model, self.folder, weighted, seed)
         pool = self.pool([] if audit is None else audit.labelled_before, is_new=audit is None)
         if audit is None:
             audit = self._begin(pool, weighted, seed)
@@ -93,11 +89,8 @@ class Auditor:
         return audit, pool
 
     def pool(self, labelled_before: Collection[str], is_new: bool) -> Pool:
-        """The images to draw from: a new audit leaves out those that have a label in the run's book."""
-        if is_new:
-            left_out = set() if self.data is None else set(self.data.book().labels)
-        else:
-            left_out = set(map(name_from_text, labelled_before))
+        """The images to draw from: a new audit leaves out those that people have answered since the run was started."""
+        left_out = set(self._labelled_since()) if is_new else set(map(name_from_text, labelled_before))
         if self.folder is not None:
             folder = Path(name_from_text(self.folder))
             found = folder_candidates(self.classifier, folder, self.data, left_out)
@@ -111,15 +104,13 @@ class Auditor:
             raise NPMatchError(f"{where}: there is no unlabelled image to draw; give others: --unlabeled DIR")
         return pool
 
-    def _find(self, record: AuditRecord, weighted: bool, seed: int) -> Audit | None:
-        """The audit of this model, pool, rule and seed that was begun already."""
-        wanted = (self.model, self.folder, weighted, seed)
-        return next((a for a in record.audits if (a.model, a.folder, a.weighted, a.seed) == wanted), None)
+    def _labelled_since(self) -> dict[str, str]:
+        return {} if self.data is None else labels_since(self.data)
 
     def _begin(self, pool: Pool, weighted: bool, seed: int) -> Audit:
         names = pool.digest()
         facts = [self.model, self.folder or "", names, str(weighted), str(seed)]
-        before = [] if self.data is None else [name_as_text(name) for name in self.data.book().labels]
+        before = [name_as_text(name) for name in self._labelled_since()]
         return Audit(
             id=hashlib.sha256("\0".join(facts).encode()).hexdigest()[:12],
             model=self.model,
@@ -148,7 +139,7 @@ class Auditor:
             prediction = self._predict(Pool([], SelectedImages(pool.images, at)))
         else:
             prediction = Prediction(pool.prediction.probs[at], pool.prediction.entropy[at])
-        doubt, labelled = self._doubts(prediction), {} if self.data is None else self.data.book().labels
+        doubt, labelled = self._doubts(prediction), self._labelled_since()
         batch = audit.draws[-1].batch + 1 if audit.draws else 1
         for row, draw in enumerate(draws):
             name = pool.names[draw.position]
@@ -173,6 +164,14 @@ class Auditor:
 
     def _doubts(self, prediction: Prediction) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return doubts(prediction, self.classifier.calibration).numpy()
+
+
+def find_audit(
+    record: AuditRecord, model: str, folder: str | None = None, weighted: bool = False, seed: int = 0
+) -> Audit | None:
+    """The audit of this model, pool, rule and seed that was begun already."""
+    wanted = (model, folder, weighted, seed)
+    return next((a for a in record.audits if (a.model, a.folder, a.weighted, a.seed) == wanted), None)
 
 
 def pending_rows(audit: Audit, pool: Pool, last_batch: bool) -> list[tuple[int, str, str]]:
@@ -214,98 +213,3 @@ def _data_folder(run: Path, audit: Audit, data: Path | None) -> Path | None:
     config = RunFolder(run).read_config().data
     root = data or (config.root if config.source == "folder" else None)
     return None if root is None else Path(root) if Path(root).is_dir() else Path(root).parent
-
-
-def read_answers(
-    run: Path, tables: Sequence[Path], level: float = LEVEL, interim: bool = False, abstain: float | None = None
-) -> AuditResult:
-    """The error by the labels in filled-in tables and those read before; they are stored beside the run."""
-    rows = [row for table in tables for row in read_label_file(table)]
-    folder = existing_run(run)
-    classes = ModelSpec.load(folder.model_config).class_names
-    abstention = usual_abstention(load_calibration(folder.path, len(classes)), abstain)
-    with exclusive(run) as record:
-        audit = take_answers(record, rows, checksum_of(folder.model_weights), classes, run)
-        look = spend(audit, level, interim)
-        record.save(run)
-    return measure(audit, look, abstention)
-
-
-def take_answers(record: AuditRecord, rows: Iterable[LabelRow], model: str, classes: Sequence[str], run: Path) -> Audit:
-    """Enters the labels of filled-in tables into the audit that drew their images, which is returned.
-
-    Every image drawn together with one of them, or before it, must then have a label: who leaves out the difficult ones
-    would measure something else.
-    """
-    rows = list(rows)
-    audit = _audit_of(record, rows, model, run)
-    draws, answered = _by_path(audit), 0
-    for row in rows:
-        label = row.label if row.label in classes else row.label.strip()
-        draw = draws[_known_path(row.path, draws) or row.path]
-        if label not in (*classes, NONE_OF_THESE, ""):
-            unknown = NoSuchChoiceError("class", label, [*classes, NONE_OF_THESE])
-            raise NPMatchError(f"{row.where}: {unknown} ('{NONE_OF_THESE}' is an answer too)")
-        if label:
-            draw.label, answered = label, max(answered, draw.batch)
-    if not answered:
-        raise NPMatchError(f"{rows[0].where.partition(',')[0]}: no label is filled in; fill in the column label")
-    if empty := [draw for draw in audit.draws if draw.batch <= answered and draw.label is None]:
-        raise NPMatchError(
-            f"{run}: {len(empty)} of the images drawn so far have no label, the first one {empty[0].path}; fill in all "
-            f"of them ('{NONE_OF_THESE}' for an image of no class), and give all tables at once"
-        )
-    return audit
-
-
-def release(record: AuditRecord, rows: Iterable[LabelRow], run: Path) -> list[Audit]:
-    """Lets the images of a table be trained on; returns the audits that drew them."""
-    changed = []
-    rows = list(rows)
-    for audit in record.audits:
-        draws = _by_path(audit)
-        if found := [path for row in rows if (path := _known_path(row.path, draws))]:
-            changed.append(audit)
-            for path in found:
-                draws[path].released = True
-    known = [_by_path(audit) for audit in record.audits]
-    for row in rows:
-        if not any(_known_path(row.path, draws) for draws in known):
-            raise NPMatchError(f"{row.where}: {row.path} was not drawn by an audit of {run}")
-    return changed
-
-
-def _audit_of(record: AuditRecord, rows: Sequence[LabelRow], model: str, run: Path) -> Audit:
-    """The audit of the present model in which all rows were drawn; the last one if there are several."""
-    if not rows:
-        raise NPMatchError(f"{run}: the table has no row; give the one that npmatch audit -o wrote, filled in")
-    if not record.audits:
-        raise NPMatchError(f"{run}: no image was drawn for an audit of it yet; npmatch audit {run} -n 60 -o check.csv")
-    strangers: dict[str, LabelRow] = {}
-    for audit in reversed(record.audits):
-        draws = _by_path(audit)
-        stranger = next((row for row in rows if _known_path(row.path, draws) is None), None)
-        if stranger is not None:
-            strangers.setdefault(audit.id, stranger)
-        elif audit.model == model:
-            return audit
-        else:
-            raise NPMatchError(
-                f"{rows[0].where.partition(',')[0]}: was drawn for another model than the present one of {run}; draw "
-                f"anew: npmatch audit {run} -n 60 -o check.csv"
-            )
-    stranger = next(iter(strangers.values()))
-    raise NPMatchError(
-        f"{stranger.where}: {stranger.path} was not drawn by this audit of {run}; give the table that npmatch audit "
-        "-o wrote for this run and pool"
-    )
-
-
-def _by_path(audit: Audit) -> dict[str, DrawnImage]:
-    return {name_from_text(draw.path): draw for draw in audit.draws}
-
-
-def _known_path(path: str, draws: Mapping[str, DrawnImage]) -> str | None:
-    """The path of a draw that a table's path means."""
-    spellings = (path, path.strip(), os.path.abspath(path))
-    return next((spelling for spelling in spellings if spelling in draws), None)

@@ -14,7 +14,7 @@ from npmatch.data.labels import LabelRow, positions_by_name, read_label_table
 from npmatch.errors import NPMatchError
 from npmatch.files import in_utf8
 from npmatch.labelling.label_studio import read_export
-from npmatch.runs.audit_record import kept_error, kept_for_audits
+from npmatch.runs.audit_record import NONE_OF_THESE, kept_error, kept_for_audits
 from npmatch.runs.open import RunData
 from npmatch.types import ImageSet
 
@@ -124,7 +124,7 @@ def take_labels(run: RunData, rows: Iterable[LabelRow]) -> LabelReport:
     by_name: dict[str, LabelRow] = {}
     for row in rows:
         label = row.label if row.label in run.dataset.class_names else row.label.strip()
-        if not label:
+        if not label or (label == NONE_OF_THESE and label not in run.dataset.class_names):  # as in a table of an audit
             report.empty += 1
             continue
         row = LabelRow(row.where, finder.find(row.path, row.where), label)

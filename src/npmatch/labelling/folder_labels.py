@@ -18,7 +18,15 @@ from typing import NoReturn
 
 from npmatch.data.labels import LabelRow
 from npmatch.data.sources.audited import read_audited
-from npmatch.data.sources.label_table import LABEL_TABLE, Answer, answer_in, image_in, read_answers
+from npmatch.data.sources.label_table import (
+    BROKEN,
+    LABEL_TABLE,
+    NONE_OF_THESE,
+    Answer,
+    answer_in,
+    image_in,
+    read_answers,
+)
 from npmatch.data.sources.tables import REQUIRED_COLUMNS, find_separator, read_rows
 from npmatch.errors import NPMatchError
 from npmatch.files import name_as_text, write_atomically
@@ -101,6 +109,7 @@ class FolderLabels:
             check_answer(answer)
         with self.exclusive():
             table = self._read()
+            self._refuse_audited(changes)
             waiting = dict(changes)
             kept = []
             for row in table.rows:
@@ -118,6 +127,13 @@ class FolderLabels:
                     kept.append(row)
             table.rows = kept
             self._write(table)
+
+    def _refuse_audited(self, changes: Mapping[str, Answer | None]) -> None:
+        """Refuses new answers for images that are kept for an audit: training would refuse the table."""
+        audited = read_audited(self.root)
+        for name, answer in changes.items():
+            if name in audited and answer is not None and name not in self.labels:
+                raise NPMatchError(f"{name}: is kept for an audit of {audited[name]}; answer it there, or release it")
 
     def offer(self, images: Iterable[tuple[str, str]]) -> None:
         """Replaces the rows that nobody has answered by those of images to label, each with the reason."""
@@ -180,18 +196,20 @@ def take_folder_labels(root: Path, rows: Iterable[LabelRow]) -> dict[str, Answer
     folder, audited = FolderLabels(root), read_audited(root)
     given: dict[str, Answer] = {}
     for row in rows:
-        answer = Answer(row.label.strip())
+        label = row.label.strip()
+        answer = Answer("", label) if label in (NONE_OF_THESE, BROKEN) else Answer(label)
         name = image_in({"path": name_as_text(row.path)}, root)
-        if not answer.label or not name:
+        if not answer.is_given or not name:
             continue
         if not os.path.isfile(root / name):
             raise NPMatchError(f"{row.where}: {row.path} is no file in {root}; correct the path or remove the row")
         if name in audited:
             raise NPMatchError(f"{row.where}: {name} is kept for an audit of {audited[name]}; remove the row")
         if given.setdefault(name, answer) != answer:
-            raise NPMatchError(f"{row.where}: {name} is '{answer.label}' here and '{given[name].label}' before")
+            here, before = (one.label or one.set_aside for one in (answer, given[name]))
+            raise NPMatchError(f"{row.where}: {name} is '{here}' here and '{before}' before")
     with folder.exclusive():
-        before = folder.labels
-        new = {name: answer for name, answer in given.items() if before.get(name) != answer}
+        in_table = folder.labels
+        new = {name: answer for name, answer in given.items() if in_table.get(name) != answer}
         folder.change(new)
     return new

@@ -67,8 +67,13 @@ class Audit:
 
     @property
     def labelled(self) -> list[DrawnImage]:
-        """The draws that have a label; they come before all others."""
-        return [draw for draw in self.draws if draw.label is not None]
+        """The draws whose labels count; they come before all others.
+
+        Images that were drawn together count once all of them have a label: who answers them one by one begins with
+        those that are easy.
+        """
+        unfinished = min((draw.batch for draw in self.draws if draw.label is None), default=None)
+        return [draw for draw in self.draws if unfinished is None or draw.batch < unfinished]
 
     def is_consistent(self) -> bool:
         """Whether no image was drawn twice, and no look had more labels than there are."""

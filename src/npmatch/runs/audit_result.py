@@ -40,6 +40,23 @@ class Rate:
     low: float
     high: float
 
+    @property
+    def share(self) -> str:
+        """The estimate for people; a weighted one may lie a little outside 0 to 100 %."""
+        return f"{100 * min(max(self.error, 0.0), 1.0):.1f} %"
+
+    @property
+    def range(self) -> str:
+        """The interval for people."""
+        return _range(self.low, self.high)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
+CLASS_COLUMNS = ("class", "labels", "wrong", "error", "interval")
+
 
 @dataclass(frozen=True)
 class AuditResult:
@@ -63,6 +80,29 @@ class AuditResult:
         found["random_sample"] = None if self.random_sample is None else self.random_sample._asdict()
         return found
 
+    def lines(self, run: str | Path) -> list[str]:
+        """What was measured, in words: the command prints these lines, and the page shows them."""
+        overall, lines = self.overall, list[str]()
+        pool = f"its {self.images:,} unlabelled images" if self.folder is None else f"{self.images:,} images"
+        counted = f"{overall.errors} of {overall.n} labelled images were wrong"
+        lines.append(f"{run}: {overall.share} error on {pool} ({counted})")
+        lines.append(f"{100 * self.level:.3g} % interval: {overall.range}")
+        if self.random_sample is not None:
+            lines.append(
+                "drawn by doubt: the estimate varies less than that of a random sample, but the interval is wider: as "
+                f"many labels drawn at random would give about {_range(*self.random_sample)}"
+            )
+        elif self.joint_level < self.level - 1e-9:
+            lines.append(f"the intervals of all looks at this audit hold together with {100 * self.joint_level:.3g} %")
+        if (kept := self.kept) is not None:
+            words = f"{kept.share} error, {kept.range}" if kept.n else "nothing to measure"
+            lines.append(f"answers that predict --abstain {self.abstain:g} keeps, {kept.n} of {overall.n}: {words}")
+        return lines
+
+    def class_rows(self) -> list[tuple[str, ...]]:
+        """Class, labels, wrong ones, error and interval of each class that has labels enough."""
+        return [(name, str(rate.n), str(rate.errors), rate.share, rate.range) for name, rate in self.classes.items()]
+
 
 def spend(audit: Audit, level: float, interim: bool = False) -> Look:
     """Notes a look at the labels there are, and what of α it takes; a second look at the same labels is the same."""
@@ -73,11 +113,23 @@ def spend(audit: Audit, level: float, interim: bool = False) -> Look:
     if audit.weighted:  # its interval holds at all sizes at once
         audit.looks = [*others, look := Look(n, alpha)]
         return look
-    left = alpha - sum(look.alpha for look in others)
-    share = left if left > 1e-9 else alpha / 2
     before = max((look.alpha for look in audit.looks if look.n == n), default=0.0)
-    audit.looks = [*others, look := Look(n, max(before, share / 2 if interim and left > 1e-9 else share))]
+    audit.looks = [*others, look := Look(n, max(before, _share_of_look(others, alpha, interim)))]
     return look
+
+
+def _share_of_look(before: list[Look], alpha: float, interim: bool) -> float:
+    """What a look takes of α after others."""
+    left = alpha - sum(look.alpha for look in before)
+    if left <= 1e-9:
+        return alpha / 2
+    return left / 2 if interim else left
+
+
+def levels_after(audit: Audit, level: float = LEVEL, interim: bool = False) -> tuple[float, float]:
+    """The level of the interval that one more look would have, and that at which all would then hold together."""
+    share = _share_of_look(audit.looks, 1 - level, interim)
+    return 1 - share, 1 - share - sum(look.alpha for look in audit.looks)
 
 
 def measure(audit: Audit, look: Look, abstention: Abstention | None = None) -> AuditResult:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from npmatch.data.sources.audited import AUDITED, read_audited
 from npmatch.data.sources.label_table import BROKEN, NONE_OF_THESE, Answer
 from npmatch.data.sources.listing import Listing
 from npmatch.errors import NPMatchError
@@ -28,6 +29,7 @@ from npmatch.types import Prediction
 from npmatch.web.answer import describe_uncertainty
 from npmatch.web.labelling import Annotation, Annotations, View
 from npmatch.web.pool import Indices, Mask, page_of
+from npmatch.web.rounds import stamp_of
 
 MAX_CLASSES = 1000
 
@@ -133,8 +135,16 @@ class Desk:
         self.order: Indices = np.arange(len(self.names), dtype=np.int64)  # in which pictures are offered
         self.version = 0  # changes with the order
         self.guesses: Guesses | None = None
+        self._audited: tuple[object, frozenset[str]] = (None, frozenset())  # with the stamp of the file
         self._position = {name: i for i, name in enumerate(self.names)}
         self._lock = Lock()
+
+    def audited(self) -> frozenset[str]:
+        """The pictures that are kept for an audit: a label of theirs would be trained on."""
+        stamp = stamp_of(self.book.root / AUDITED)
+        if self._audited[0] != stamp:
+            self._audited = stamp, frozenset(read_audited(self.book.root))
+        return self._audited[1]
 
     def leave_out(self, positions: Iterable[int]) -> None:
         """Never offers these pictures."""
@@ -168,9 +178,10 @@ class Desk:
     def rows_in(self, view: View) -> Mask:
         """Which pictures a view shows."""
         answered, skipped = self._mask(self.book.labels), self._mask(self.annotations.skipped)
+        offered = ~self.left_out & ~self._mask(self.audited())
         if view == "all":
-            return ~self.left_out | answered
-        views = {"todo": ~answered & ~skipped & ~self.left_out, "labelled": answered, "skipped": skipped & ~answered}
+            return offered | answered
+        views = {"todo": ~answered & ~skipped & offered, "labelled": answered, "skipped": skipped & ~answered}
         return views[view]
 
     def _mask(self, names: Iterable[str]) -> Mask:
@@ -237,7 +248,9 @@ class Desk:
         answer = Answer(label)
         with self._lock, self.book.exclusive():
             given = self.book.labels
-            new = {name: Annotation(answer, False) for name in names if name not in given}
+            new = {
+                name: Annotation(answer, False) for name in names if name not in given and name not in self.audited()
+            }
             self._keep_class(answer)
             self.annotations.set_many(new, user)
             return {"accepted": len(new), "counts": self.counts()}
@@ -280,10 +293,21 @@ class Desk:
         if answer is not None and answer.label and answer.label not in self.class_list.names([]):
             self.class_list.add(answer.label, self._used())
 
-    def _name(self, position: int) -> str:
+    def name_of(self, position: int) -> str:
+        """The name of a picture."""
         if not 0 <= position < len(self.names):
             raise NPMatchError(f"picture {position}: this folder has the pictures 0 to {len(self.names) - 1}")
-        name = self.names[position]
+        return self.names[position]
+
+    def position_of(self, name: str) -> int:
+        """The number of a picture."""
+        if name not in self._position:
+            raise NPMatchError(f"{name}: is no longer in {self.book.root}; restore it")
+        return self._position[name]
+
+    def _name(self, position: int) -> str:
+        """The name of a picture that can be labelled here."""
+        name = self.name_of(position)
         if name in self.in_folders:
             raise NPMatchError(f"{name}: lies in the folder of its class; move the file to change its label")
         return name

@@ -33,13 +33,13 @@ Label = TypeVar("Label")  # what a book holds for an image: the name of a class,
 
 
 class Book(Protocol[Label]):
-    """Where labels are kept: the run's label book, or the table of a folder."""
+    """Where labels are kept: the run's label book, the table of a folder, or an audit."""
 
     @property
     def labels(self) -> dict[str, Label]:
         """Image → label."""
 
-    def exclusive(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """Keeps all other writers out."""
 
     def change(self, changes: Mapping[str, Label | None]) -> None:

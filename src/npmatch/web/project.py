@@ -30,6 +30,7 @@ from npmatch.report.formatting import printable
 from npmatch.report.gallery import LARGEST_SIDE
 from npmatch.training import load_tensors, save_tensors
 from npmatch.web.answer import encode_image
+from npmatch.web.audit import Audits
 from npmatch.web.decoding import shared_decoder
 from npmatch.web.desk import Desk
 from npmatch.web.figures import FigureCache
@@ -62,6 +63,7 @@ class Project:
         self.rounds = Rounds(folder, out or runs_beside(folder))
         self.training = Training(folder, self.rounds, device)
         self.desk = Desk(self.listing, self.rounds.out / "classes.json")
+        self.audits = Audits(self.rounds, self.desk, self.training)
         self.report: DataReport | None = None
         self.problem: str | None = None  # why pictures or models are missing, shown on the page
         self.progress: dict[str, Any] = {"stage": "checking", "done": 0, "total": len(self.desk.names)}

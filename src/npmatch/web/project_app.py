@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from npmatch.data.sources.label_table import Answer
-from npmatch.errors import NPMatchError
 from npmatch.web.access import Access, AccessMiddleware
 from npmatch.web.app import (
     MAX_BODY,
@@ -22,7 +18,6 @@ from npmatch.web.app import (
     MAX_PAGE,
     MAX_PREDICTIONS,
     MAX_UPLOAD,
-    UserName,
     add_error_handlers,
     add_static_files,
     figure_response,
@@ -33,74 +28,19 @@ from npmatch.web.app import (
 from npmatch.web.labelling import View
 from npmatch.web.models import MAX_PIXELS
 from npmatch.web.project import Project
-from npmatch.web.results import describe_results, export_model, exported_model, picture_of_test
+from npmatch.web.requests import (
+    AcceptRequest,
+    ClassRequest,
+    MarkRequest,
+    RoundRequest,
+    Strict,
+    TrainingRequest,
+    UserRequest,
+    picture,
+    waiting,
+)
+from npmatch.web.result_routes import add_audit_routes, add_result_routes
 from npmatch.web.server import WorkQueue
-
-T = TypeVar("T")
-ClassName = Annotated[StrictStr, StringConstraints(min_length=1, max_length=100)]
-SetAside = Literal["none of these", "broken"]
-PICTURE_HEADERS = {"cache-control": "private, max-age=600"}
-
-
-class Strict(BaseModel):
-    """A request whose fields are a closed list: all others are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class GivenAnswer(Strict):
-    """An answer on the wire: a class, or why there is none; nothing for no answer."""
-
-    label: ClassName | None = None
-    aside: SetAside | None = None
-
-    def answer(self) -> Answer | None:
-        """As the table holds it."""
-        return Answer(self.label or "", "" if self.label else self.aside or "") if self.label or self.aside else None
-
-
-class MarkRequest(GivenAnswer):
-    """Answers for a picture, takes the answer back, or skips it."""
-
-    image: StrictInt
-    skip: bool = False
-    seen: GivenAnswer = GivenAnswer()  # the answer it had on the user's page
-    who: UserName = ""
-
-
-class UserRequest(Strict):
-    """Undoes the last change of one user."""
-
-    who: UserName = ""
-
-
-class AcceptRequest(Strict):
-    """Gives several pictures one label."""
-
-    images: Annotated[list[StrictInt], Field(max_length=MAX_PAGE)]
-    label: ClassName
-    who: UserName = ""
-
-
-class ClassRequest(Strict):
-    """Adds a class, renames or merges it (`to`), or removes one that no picture has."""
-
-    name: ClassName
-    to: ClassName | None = None
-    remove: bool = False
-    who: UserName = ""
-
-
-class TrainingRequest(Strict):
-    """Starts a round. Nothing else can be chosen from the page."""
-
-    minutes: StrictInt
-
-
-class RoundRequest(Strict):
-    """Names a round."""
-
-    round: Annotated[StrictStr, StringConstraints(max_length=255)]
 
 
 def make_project_app(project: Project, access: Access, max_predictions: int = MAX_PREDICTIONS) -> ASGIApp:
@@ -122,6 +62,7 @@ def make_project_app(project: Project, access: Access, max_predictions: int = MA
     add_desk_routes(app, project, others)
     add_training_routes(app, project, others)
     add_result_routes(app, project, others, slow)
+    add_audit_routes(app, project, others, slow)
 
     @app.post("/api/predict")
     async def predict(request: Request) -> dict[str, Any]:
@@ -130,21 +71,6 @@ def make_project_app(project: Project, access: Access, max_predictions: int = MA
             return await predictions.run(project.answer, content)
 
     return AccessMiddleware(app, access)
-
-
-async def waiting(queue: WorkQueue, work: Callable[..., T], *arguments: object) -> T:
-    """Does blocking work in the queue."""
-    with queue.slot():
-        return await queue.run(work, *arguments)
-
-
-async def picture(queue: WorkQueue, work: Callable[..., tuple[bytes, str]], *arguments: object) -> Response:
-    """A picture, or 404 without the error's text, which may hold a path on this machine."""
-    try:
-        content, media_type = await waiting(queue, work, *arguments)
-    except NPMatchError as error:
-        raise HTTPException(404, "there is no such picture, or it cannot be read") from error
-    return Response(content, media_type=media_type, headers=PICTURE_HEADERS)
 
 
 def add_folder_routes(app: FastAPI, project: Project, queue: WorkQueue) -> None:
@@ -244,27 +170,3 @@ def add_training_routes(app: FastAPI, project: Project, queue: WorkQueue) -> Non
     async def figure(name: str) -> Response:
         current = await waiting(queue, project.current_round)
         return figure_response({} if current is None else await waiting(queue, project.figures(current).drawings), name)
-
-
-def add_result_routes(app: FastAPI, project: Project, queue: WorkQueue, slow: WorkQueue) -> None:
-    """Routes for the results of a round, and its model as a file."""
-
-    @app.get("/api/results")
-    async def results(name: Annotated[str, Query(alias="round", max_length=255)] = "") -> dict[str, Any]:
-        return await waiting(queue, describe_results, project, name)
-
-    @app.get("/api/test-images/{position}")
-    async def test_picture(position: int, name: Annotated[str, Query(alias="round", max_length=255)]) -> Response:
-        return await picture(queue, picture_of_test, project, name, position)
-
-    @app.post("/api/export")
-    async def export(request: Request) -> dict[str, Any]:
-        body = parse(RoundRequest, await read_body(request, MAX_BODY))
-        await waiting(slow, export_model, project, body.round)
-        return {"round": body.round}
-
-    @app.get("/api/model.onnx")
-    async def model(name: Annotated[str, Query(alias="round", max_length=255)]) -> Response:
-        content = await waiting(queue, exported_model, project, name)
-        headers = {"content-disposition": 'attachment; filename="model.onnx"'}
-        return Response(content, media_type="application/octet-stream", headers=headers)

@@ -73,7 +73,7 @@ class Rounds:
     def describe(self, name: str) -> dict[str, Any]:
         """The facts of a round, read again only where its files have changed."""
         run = RunFolder(self.out / name)
-        stamp = tuple(_stamp(path) for path in (run.config, run.log, run.model_weights))
+        stamp = tuple(stamp_of(path) for path in (run.config, run.log, run.model_weights))
         if self._facts.get(name, (None,))[0] != stamp:
             self._facts[name] = stamp, self._read(name, run)
         return self._facts[name][1]
@@ -110,7 +110,8 @@ class Rounds:
             return False
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def stamp_of(path: Path) -> tuple[int, int]:
+    """Time and size of a file, to detect changes; zeros if there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -79,14 +79,14 @@ class Training:
         if minutes not in MINUTES:
             raise NPMatchError(f"minutes={minutes}: choose one of {', '.join(map(str, MINUTES))}")
         with self._lock:
-            self._refuse_second()
+            self.refuse_second()
             run = self.rounds.next_name()
             return self._spawn(self.command(minutes, run), run, minutes)
 
     def resume(self, run: str) -> Job:
         """Goes on with a round that was stopped."""
         with self._lock:
-            self._refuse_second()
+            self.refuse_second()
             folder = self.rounds.folder(run)
             if folder.is_finished():
                 raise NPMatchError(f"{run}: is finished; start a new round")
@@ -114,7 +114,8 @@ class Training:
     def _device(self) -> list[str]:
         return [] if self.device is None else ["--device", self.device]
 
-    def _refuse_second(self) -> None:
+    def refuse_second(self) -> None:
+        """An error if something is being trained."""
         job = self.running()
         busy = job.run if job is not None else self.rounds.locked()
         if busy is not None:
