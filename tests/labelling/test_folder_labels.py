@@ -36,7 +36,7 @@ def test_images_that_are_kept_for_an_audit_get_no_new_answer(folder):
     labels.set("a.png", CAT)
     write_audited(folder, {"a.png": "runs/one", "b.png": "runs/one"})
     for answer in (CAT, Answer(set_aside=BROKEN)):
-        with pytest.raises(NPMatchError, match="b.png: is kept for an audit of runs/one"):
+        with pytest.raises(NPMatchError, match=r"b\.png: is kept for an audit of runs/one"):
             labels.change({"c.png": DOG, "b.png": answer})
     assert labels.labels == {"a.png": CAT}
     labels.set("a.png", DOG)  # as one class is merged into another

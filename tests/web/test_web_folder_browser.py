@@ -63,7 +63,7 @@ def rows(folder):
     return list(csv.DictReader((folder / "labels.csv").open()))
 
 
-def test_the_whole_way_by_keyboard_alone(page, served, folder, tmp_path):
+def test_the_whole_way_by_keyboard_alone(page, browser, served, folder, tmp_path):
     page.goto(served.url)
     expect(page.locator("#start-lead")).to_contain_text("30 pictures")
     page.keyboard.press("Alt+2")
@@ -121,6 +121,52 @@ def test_the_whole_way_by_keyboard_alone(page, served, folder, tmp_path):
     assert {row["model"] for row in table} == {"round1"}
     page.keyboard.press("Alt+2")
     expect(page.locator("#progress-line")).to_contain_text("by round1")
+
+    page.keyboard.press("Alt+5")
+    expect(page.locator("#audit-command")).to_contain_text("round1 -n 60 -o check.csv")
+    tab_to(page, "audit-draw")
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid li").first).to_be_focused(timeout=SECONDS)
+    expect(page.locator("#label-title")).to_have_text("Check pictures")
+    expect(page.locator("#focus-guess")).to_be_hidden()
+    expect(page.locator("#agree")).to_be_hidden()
+    assert not any(page.locator(".guess-name").all_inner_texts())
+    for number in range(6):
+        expect(page.locator("#grid li.given")).to_have_count(number)
+        page.keyboard.press(str(1 + known.index(kind_of(page.locator("#focus-name").inner_text()))))
+    page.keyboard.press("Backspace")
+    expect(page.locator("#grid li.given")).to_have_count(5)
+    page.keyboard.press("-")
+    finish_by_touch(browser, served.url)
+    page.keyboard.press("Alt+5")
+    expect(page.locator("#audit-look")).to_be_visible(timeout=SECONDS)
+    tab_to(page, "audit-look")
+    page.keyboard.press("Enter")
+    expect(page.locator("#audit-lines")).to_contain_text("of 18 labelled images were wrong")
+    expect(page.locator("#audit-lines")).to_contain_text("90 % interval")
+    expect(page.locator("#error-tiles")).to_contain_text("measured on 18 drawn at random")
+    assert len(rows(folder)) == 12, "answers of an audit are no labels"
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab_to(page, "audit-release")
+    page.keyboard.press("Enter")
+    wait_until(lambda: len(rows(folder)) == 12 + 18)
+
+
+def finish_by_touch(browser, url):
+    """Somebody else answers the rest of an audit on a phone."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(f"{url}/#results")
+    page.locator("#audit-go a").tap()
+    expect(page.locator("#grid li")).to_have_count(12)
+    for number in range(12):
+        expect(page.locator("#grid li.given")).to_have_count(number)
+        kind = kind_of(page.locator("#focus-name").inner_text())
+        page.locator("#classes button", has_text=kind).tap()
+    expect(page.locator("#nothing")).to_contain_text("All pictures are answered")
+    expect(page.locator("#audit-done")).to_be_visible()
+    assert page.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+    context.close()
 
 
 def test_a_phone_labels_and_predicts_by_touch_alone(browser, served, folder, tmp_path):

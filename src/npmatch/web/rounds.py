@@ -73,7 +73,7 @@ class Rounds:
     def describe(self, name: str) -> dict[str, Any]:
         """The facts of a round, read again only where its files have changed."""
         run = RunFolder(self.out / name)
-        stamp = tuple(stamp_of(path) for path in (run.config, run.log, run.model_weights))
+        stamp = tuple(stamp_of(path) for path in (run.config, run.log, run.model_weights, run.audit, run.forecast))
         if self._facts.get(name, (None,))[0] != stamp:
             self._facts[name] = stamp, self._read(name, run)
         return self._facts[name][1]
@@ -98,6 +98,7 @@ class Rounds:
             "scores": {key: scores[key] for key in ("error", "ece", "n") if key in scores},
             "labels": ModelSpec.load(run.model_config).num_labeled if run.is_finished() else None,
             "probe": None if probe is None else probe.words,
+            "beside": "-".join(str(stamp_of(path)[0]) for path in (run.audit, run.forecast)),
             "last": {key: train[key] for key in ("trusted", "pseudo_accuracy") if key in train},
         }
 

@@ -30,6 +30,7 @@ export function notify(message, isProblem = false) {
 export const isolated = (name) => `\u2068${name}\u2069`;
 
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+export const level = (share) => `${Number((100 * share).toPrecision(3))} %`; // of an interval
 export const count = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
 export const crispBelow = 97; // pixels: smaller images are enlarged without smoothing
 
@@ -53,14 +54,18 @@ export function copyFrom(button, code) {
   });
 }
 
-// Shows the view that the address names, or the first one, hides the others, and returns its name.
+// The address names a view, and perhaps what it shows: #audit/round1.
+export const addressed = () => location.hash.slice(1).split("/").map(decodeURIComponent);
+
+// Shows the view that the address names, or the first one, hides the others, and returns its name. Two views may share
+// a section of the page, and a view may be part of the step of another.
 export function showView(views, first) {
-  const name = location.hash.slice(1);
+  const [name] = addressed();
   const open = name in views ? name : first;
-  for (const key of Object.keys(views)) {
-    find(`#view-${key}`).hidden = key !== open;
-    const link = find(`nav a[href="#${key}"]`);
-    if (key === open) link.setAttribute("aria-current", "page");
+  const { section = open, step = open } = views[open];
+  for (const part of document.querySelectorAll(".view")) part.hidden = part.id !== `view-${section}`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === `#${step}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   window.scrollTo(0, 0);

@@ -6,39 +6,45 @@ import { find } from "./dom.js";
 
 export const asides = ["none of these", "broken"]; // the first choices: answers that are no class
 
-const choiceOf = (name, run) => (name === null ? -1 : run.classes.indexOf(name, asides.length));
-
-// The name on the wire of a choice.
-function answerOf(choice, run) {
-  if (choice === null || choice === undefined) return {};
-  return choice < asides.length ? { aside: asides[choice] } : { label: run.classes[choice] };
+// Translates between choices and what is on the wire. `choices()` begins with `numAsides` answers that are no class.
+export function makeWire(choices, numAsides) {
+  const choiceOf = (name) => (name === null ? -1 : choices().indexOf(name, numAsides));
+  const answerOf = (choice) => {
+    if (choice === null || choice === undefined) return {};
+    return choice < numAsides ? { aside: choices()[choice] } : { label: choices()[choice] };
+  };
+  const local = (image) => {
+    const guess = choiceOf(image.guess);
+    const given = image.aside ? choices().indexOf(image.aside) : choiceOf(image.given);
+    return { ...image, guess: guess < 0 ? null : guess, given: given < 0 ? null : given };
+  };
+  const request = (image, change) => ({
+    image: image.image,
+    who: userId,
+    seen: answerOf(image.given),
+    ...(change.skip ? { skip: true } : answerOf(change.label)),
+  });
+  const taken = (answer) => ({ ...answer, changed: answer.changed.map(local) });
+  return { choiceOf, local, request, taken };
 }
 
 export function makeDesk(run, refresh) {
-  const local = (image) => {
-    const guess = choiceOf(image.guess, run);
-    const given = image.aside ? asides.indexOf(image.aside) : choiceOf(image.given, run);
-    return { ...image, guess: guess < 0 ? null : guess, given: given < 0 ? null : given };
-  };
+  const { choiceOf, local, request, taken } = makeWire(() => run.classes, asides.length);
   return {
     async load({ view, predicted }, start, count) {
       const filters = { view, start, count, ...(predicted && { predicted }) };
       const page = await fetchJson(`/api/images?${new URLSearchParams(filters)}`);
-      if (page.images.some(({ given }) => given !== null && choiceOf(given, run) < 0)) await refresh(); // a new class
+      if (page.images.some(({ given }) => given !== null && choiceOf(given) < 0)) await refresh(); // a new class
       return { ...page, images: page.images.map(local) };
     },
-    request: (image, change) => ({
-      image: image.image,
-      who: userId,
-      seen: answerOf(image.given, run),
-      ...(change.skip ? { skip: true } : answerOf(change.label, run)),
-    }),
-    taken: (answer) => ({ ...answer, changed: answer.changed.map(local) }),
+    request,
+    taken,
     async create(name) {
       const { classes } = await post("/api/classes", { name });
       setClasses(run, classes);
-      return choiceOf(name, run);
+      return choiceOf(name);
     },
+    title: "Label pictures",
     fixedKeys: ["-", "."],
     version: (counts) => counts.version,
     predictable: () => (run.status.guesses?.classes ?? []).map((name) => [name, name]),

@@ -1,6 +1,7 @@
 // The page of a folder: opens the steps, polls the state, and handles the keys that work everywhere.
 
 import { fetchJson } from "./api.js";
+import * as audit from "./audit.js";
 import * as check from "./check.js";
 import { copyFrom, count, find, notify, showView } from "./dom.js";
 import { makeDesk, setClasses, showEnough } from "./folder-desk.js";
@@ -9,18 +10,24 @@ import * as results from "./results.js";
 import * as start from "./start.js";
 import * as train from "./train.js";
 
-const views = { start, label, check, train, results };
+const views = { start, label: { ...label, open: openDesk }, check, train, results, audit };
 const pollFast = 1000; // milliseconds between two status requests while something is going on
 const pollSlow = 4000;
 const run = { classes: [], status: null, command: "" };
 let timer;
+let openName;
 
 function openView() {
-  const open = showView(views, "start");
-  if (run.status) views[open].open?.(run);
+  openName = showView(views, "start");
+  if (run.status) views[openName].open?.(run);
 }
 
-const isOpen = (name) => !find(`#view-${name}`).hidden;
+function openDesk() {
+  label.useDesk(desk);
+  label.open();
+}
+
+const isOpen = (name) => name === openName || views[openName]?.section === name;
 
 // Asks for the state at once, and then again and again.
 async function refresh() {
@@ -76,7 +83,7 @@ function onKey(event) {
     find("#keys").showModal();
     event.preventDefault();
   } else {
-    for (const name of ["label", "check"]) if (isOpen(name)) views[name].onKey(event);
+    views[openName].onKey?.(event);
   }
 }
 
@@ -86,7 +93,8 @@ window.addEventListener("hashchange", openView);
 document.addEventListener("keydown", onKey);
 find("#show-keys").addEventListener("click", () => find("#keys").showModal());
 for (const button of document.querySelectorAll("button.copy")) copyFrom(button, find(button.dataset.from));
-label.listen(run, makeDesk(run, refresh));
-for (const view of [start, check, train, results]) view.listen(run, refresh);
+const desk = makeDesk(run, refresh);
+label.listen(run, desk);
+for (const view of [start, check, train, results, audit]) view.listen(run, refresh);
 openView();
 refresh();

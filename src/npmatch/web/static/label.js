@@ -7,8 +7,14 @@ import { sureClass } from "./try.js";
 
 const perPage = 24;
 
-// How the desk of a run talks to its server; that of a folder is in folder-desk.js.
+// How the desk of a run talks to its server; that of a folder is in folder-desk.js, that of an audit in audit.js.
 const runDesk = {
+  title: "",
+  paths: { labels: "/api/labels", undo: "/api/undo" },
+  undoRequest: () => ({ who: userId }),
+  choices: () => run.classes,
+  counts: () => run.status?.counts,
+  keep: (counts) => { run.status.counts = counts; },
   load: (filters, start) => fetchJson(`/api/images?${new URLSearchParams({ ...filters, start, count: perPage })}`),
   request: (image, change) => ({ image: image.image, seen: image.given, who: userId, ...change }),
   taken: (answer) => answer,
@@ -16,33 +22,54 @@ const runDesk = {
   version: (counts) => counts.looked_at,
   predictable: () => run.classes.map((name, k) => [k, name]),
   order: ({ images, looked_at: seen }) => (seen < images ? `${count(seen)} of ${count(images)} predicted` : "most uncertain first"),
+  whenEmpty: ({ images, looked_at: seen }) => {
+    if (images === 0) return "This run has no unlabelled images.";
+    if (seen < images) return "The model is predicting the images…";
+    return find("#view-choice").value === "todo" ? "Nothing is left to label here." : "There are no images in this view.";
+  },
 };
 let desk = runDesk;
+const actions = { label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile };
 const state = { images: [], focus: 0, start: 0, previous: null, next: null, ranked: -1, touched: false, loading: false };
 let run;
 
-export function listen(sharedRun, ownDesk = runDesk) {
+export function listen(sharedRun, ownDesk = {}) {
   run = sharedRun;
-  desk = ownDesk;
+  useDesk(ownDesk);
   window.addEventListener("beforeunload", (event) => { if (unsent > 1) event.preventDefault(); });
-  const create = desk.create && ((name) => createClass(name));
-  panel.listen({ label: (k) => mark({ label: k }), agree, skip: () => mark({ skip: true }), undo, leave: focusTile, create });
+  panel.listen(actions);
   find("#previous").addEventListener("click", () => turn(state.previous));
   find("#next").addEventListener("click", () => turn(state.next));
   for (const id of ["#view-choice", "#predicted"]) find(id).addEventListener("change", () => load(0, false));
 }
 
+let ownOfDesk; // what the desk was made of
+
+// Lets the view show the images of a desk.
+export function useDesk(own) {
+  if (own === ownOfDesk) return;
+  ownOfDesk = own;
+  desk = { ...runDesk, ...own };
+  actions.create = desk.create && ((name) => createClass(name));
+  Object.assign(state, { images: [], focus: 0, start: 0, ranked: -1, touched: false });
+  find("#grid").replaceChildren();
+  if (desk.title) find("#label-title").textContent = desk.title;
+  find("#view-label").classList.toggle("auditing", Boolean(desk.isAudit));
+}
+
 export function open() {
-  if (run.status?.counts && state.ranked < 0) load(0);
+  if (!desk.counts()) return;
+  update(run, false);
+  if (state.ranked < 0) load(0);
 }
 
 export function update(_, isOpen) {
-  const { counts } = run.status;
+  const counts = desk.counts();
   for (const part of [".filters", ".bench"]) find(`#view-label ${part}`).hidden = !counts;
   find("#view-label .waiting").hidden = Boolean(counts);
   if (!counts) return;
   showCounts(counts);
-  panel.showClasses(run.classes, desk.fixedKeys);
+  panel.showClasses(desk.choices(), desk.fixedKeys);
   showPredictedChoices();
   find("#command").textContent = run.command;
   const hasNewRanks = desk.version(counts) !== state.ranked;
@@ -86,16 +113,19 @@ async function load(start, takeFocus = true) {
   if (state.loading) return;
   state.loading = true;
   const filters = chosenFilters();
+  const asked = desk;
   try {
     await pending; // labels of this page decide what is on the next
-    const page = await desk.load(filters, start, perPage);
-    const { counts } = run.status;
+    const page = await asked.load(filters, start, perPage);
+    if (asked !== desk) return;
+    const counts = desk.counts();
     Object.assign(state, page, { start, focus: 0, touched: start > 0, ranked: counts ? desk.version(counts) : -1 });
     showPage(takeFocus);
   } catch (error) {
     notify(error.message, true);
   } finally {
     state.loading = false;
+    if (asked !== desk) load(0); // another view was opened in the meantime
   }
   const now = chosenFilters();
   if (now.view !== filters.view || now.predicted !== filters.predicted) load(0, false); // changed while the page was loading
@@ -118,17 +148,10 @@ function showPage(takeFocus) {
   find("#matching").textContent = `${count(state.matching)} ${state.matching === 1 ? "image" : "images"}`;
   const isEmpty = state.images.length === 0;
   find("#nothing").hidden = !isEmpty;
-  find("#nothing").textContent = emptyMessage();
+  find("#nothing").textContent = desk.whenEmpty(desk.counts() ?? {});
   find("#panel").classList.toggle("idle", isEmpty);
   if (!isEmpty) showFocus();
   if (takeFocus && !isEmpty) focusTile();
-}
-
-function emptyMessage() {
-  const { images, looked_at: seen } = run.status.counts ?? {};
-  if (images === 0) return "This run has no unlabelled images.";
-  if (seen < images) return "The model is predicting the images…";
-  return find("#view-choice").value === "todo" ? "Nothing is left to label here." : "There are no images in this view.";
 }
 
 function newTile(image, index) {
@@ -141,8 +164,9 @@ function newTile(image, index) {
 }
 
 function fill(tile, image) {
-  const guess = image.guess === null ? "" : run.classes[image.guess];
-  const given = image.given === null ? (image.skipped ? "skipped" : "") : run.classes[image.given];
+  const choices = desk.choices();
+  const guess = image.guess === null ? "" : choices[image.guess];
+  const given = image.given === null ? (image.skipped ? "skipped" : "") : choices[image.given];
   find(".guess-name", tile).textContent = guess;
   find(".guess-share", tile).textContent = guess && percent(image.confidence, 0);
   find(".tile-given", tile).textContent = given;
@@ -185,7 +209,7 @@ function showFocus() {
     tile.tabIndex = isFocus ? 0 : -1;
     tile.setAttribute("aria-selected", String(isFocus));
   });
-  panel.showImage(state.images[state.focus], run.classes);
+  panel.showImage(state.images[state.focus]);
 }
 
 // Shows the change at once and sends it in the background, so that fast typing never waits for the server.
@@ -195,22 +219,23 @@ function mark(change, goOn = true) {
   state.touched = true;
   const isSkip = Boolean(change.skip);
   show({ ...image, given: isSkip ? image.given : change.label, skipped: isSkip });
-  const request = desk.request(image, change); // now: the classes may have other numbers when it is sent
+  const own = desk;
+  const request = own.request(image, change); // now: the classes may have other numbers when it is sent
   inOrder(async () => {
     try {
-      const { changed, counts, taken } = desk.taken(await post("/api/labels", request));
-      take(changed, counts);
+      const { changed, counts, taken } = own.taken(await post(own.paths.labels, request));
+      take(own, changed, counts);
       unsaved.delete(image.image);
       showUnsaved();
       if (!taken) notify(`Somebody else has labelled ${isolated(image.name)} in the meantime; their label is kept.`, true);
     } catch (error) {
-      show(image);
+      if (own === desk) show(image);
       unsaved.add(image.image);
       showUnsaved(error.message);
     }
   });
   notify(isSkip ? `Skipped: ${isolated(image.name)}` : change.label === null ? `Label removed: ${isolated(image.name)}`
-    : `${isolated(run.classes[change.label])}: ${isolated(image.name)}`);
+    : `${isolated(own.choices()[change.label])}: ${isolated(image.name)}`);
   if (goOn) goToNext(image.image);
 }
 
@@ -241,15 +266,17 @@ function agree() {
 
 function undo() {
   if (state.loading) return;
+  const own = desk;
   inOrder(async () => {
     try {
-      const { changed, counts } = desk.taken(await post("/api/undo", { who: userId }));
+      const { changed, counts } = own.taken(await post(own.paths.undo, own.undoRequest()));
       if (!changed.length) {
         notify("There is nothing to undo.");
         return;
       }
-      take(changed, counts);
+      take(own, changed, counts);
       notify(`Undone: ${isolated(changed[0].name)}`);
+      if (own !== desk) return;
       const index = state.images.findIndex(({ image }) => image === changed[0].image);
       if (index >= 0) focusOn(index);
       else load(state.start); // the image is on another page, or has come back to this one
@@ -259,8 +286,9 @@ function undo() {
   });
 }
 
-function take(changed, counts) {
-  run.status.counts = counts;
+function take(own, changed, counts) {
+  own.keep(counts);
+  if (own !== desk) return; // another view was opened in the meantime
   showCounts(counts);
   changed.forEach(show);
 }
@@ -318,7 +346,7 @@ async function createClass(name) {
   state.loading = true; // the next keys are for the next image
   const label = await desk.create(name).catch((error) => notify(error.message, true));
   state.loading = false;
-  panel.showClasses(run.classes, desk.fixedKeys);
+  panel.showClasses(desk.choices(), desk.fixedKeys);
   if (label !== undefined) mark({ label });
 }
 

@@ -1,7 +1,8 @@
 // Results: the error of a model, what it takes for what, predictions of new pictures as a table, and its ONNX file.
 
 import { fetchJson, post } from "./api.js";
-import { count, find, isolated, make, notify, percent, picture } from "./dom.js";
+import * as audit from "./audit.js";
+import { count, find, isolated, level, make, notify, percent, picture } from "./dom.js";
 
 const mostShown = 60; // predicted pictures with a thumbnail
 let run;
@@ -42,13 +43,18 @@ export function update(_, isOpen) {
   if (isOpen && models.length && loaded !== version()) load();
 }
 
-const version = () => `${find("#model").value}-${run.status.guesses?.source}-${run.status.quick_look}`;
+function version() {
+  const round = find("#model").value;
+  const beside = run.status.rounds.find(({ name }) => name === round)?.beside;
+  return `${round}-${run.status.guesses?.source}-${run.status.quick_look}-${beside}`;
+}
 
 async function load() {
   loaded = version();
   const round = find("#model").value;
   try {
-    show(round, await fetchJson(`/api/results?${new URLSearchParams({ round })}`));
+    const [result, measured] = await Promise.all([fetchJson(`/api/results?${new URLSearchParams({ round })}`), audit.showCard(round)]);
+    if (round === find("#model").value) show(round, result, measured);
   } catch (error) {
     find("#error-tiles").replaceChildren(make("p", { class: "muted", text: error.message }));
     loaded = "";
@@ -60,24 +66,30 @@ const shortly = (error) => error.toFixed(error < 10 ? 1 : 0);
 
 // The error in words, and where it comes from.
 const bases = {
-  test: ({ error, level, low, high, images }) => [`${error.toFixed(1)} %`,
-    `${percent(level, 0)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
+  test: ({ error, level: share, low, high, images }) => [`${error.toFixed(1)} %`,
+    `${level(share)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
   between: ({ low, high, images }) => [
     known(low) && known(high) ? `${shortly(Math.min(low, high))} to ${shortly(Math.max(low, high))} %` : known(high) ? `up to about ${shortly(high)} %` : "unknown",
     `By the model’s own confidence in ${count(images)} pictures, which is usually too high, and by the quick look’s error on labels it had not seen; neither is a bound. ` +
-    `To measure it, put labelled pictures into ${run.folder}/test/<class>/ and train again.`],
+    "“Is it good enough?” below measures it."],
   folds: ({ error, images }) => [known(error) ? `about ${shortly(error)} %` : "unknown",
     `On ${count(images)} labels, each left out of the fit in turn. They are not a random sample.`],
 };
 
-function show(round, result) {
+const tile = (title, value, basis, isEstimated = false) => make("div", { class: "tile" },
+  make("span", { text: title }),
+  make("b", { text: value }),
+  isEstimated ? make("small", { class: "estimated", text: "estimated, not measured" }) : "",
+  make("small", { text: basis }));
+
+function show(round, result, audited) {
   const isMeasured = result.basis === "test";
-  const [value, basis] = bases[result.basis](result);
-  find("#error-tiles").replaceChildren(make("div", { class: "tile" },
-    make("span", { text: "Error" }),
-    make("b", { text: value }),
-    isMeasured ? "" : make("small", { class: "estimated", text: "estimated, not measured" }),
-    make("small", { text: basis })));
+  const tiles = isMeasured || !audited ? [tile("Error", ...bases[result.basis](result), !isMeasured)] : [];
+  if (audited) {
+    const range = `${level(audited.level)} sure: ${percent(audited.low)} to ${percent(audited.high)}`;
+    tiles.push(tile("Error on your pictures", percent(audited.error), `${range}, measured on ${count(audited.n)} drawn at random`));
+  }
+  find("#error-tiles").replaceChildren(...tiles);
   showConfusions(round, result);
   showKept(result.kept);
   find("#export-card").hidden = !round;
