@@ -24,7 +24,7 @@ from npmatch.data.sources.label_table import Answer
 from npmatch.draws import mix
 from npmatch.errors import NPMatchError
 from npmatch.web.project import Project
-from npmatch.web.results import describe_results
+from npmatch.web.results import Estimates, describe_results
 
 POLL = 0.02  # seconds
 
@@ -62,8 +62,9 @@ def measure(project: Project, truth: dict[str, str], source: str) -> dict[str, A
     images = project.desk.page("todo", None, 0, len(truth))["images"]
     wrong = [image["guess"] != truth[image["name"]] for image in images]
     found = describe_results(project, source)
-    limits = (found["error"], found["error"]) if "low" not in found else (found["low"], found["high"])
-    return {"error": 100 * sum(wrong) / len(wrong), "low": limits[0], "high": limits[1]}
+    by_confidence = Estimates(project).of(source)["error"] if source else None
+    by_quick_look = found["quick_look"] if source else found["error"]
+    return {"error": 100 * sum(wrong) / len(wrong), "confidence": by_confidence, "quick_look": by_quick_look}
 
 
 def bench_page(
@@ -98,8 +99,8 @@ def bench_page(
             Column("model", "model"),
             Column("seconds", "seconds to its guesses", "{:.1f}"),
             Column("error", "error, %", "{:.1f}"),
-            Column("low", "estimated from", "{:.1f}"),
-            Column("high", "to", "{:.1f}"),
+            Column("confidence", "estimated by its confidence", "{:.1f}"),
+            Column("quick_look", "by the quick look", "{:.1f}"),
         ],
         rows=rows,
         device=device or "cpu",

@@ -13,6 +13,7 @@ from npmatch.cli import main
 from npmatch.data.sources.audited import read_audited
 from npmatch.data.sources.label_table import Answer
 from npmatch.labelling.folder_labels import FolderLabels
+from npmatch.runs.estimate import estimate_error
 from npmatch.web.access import Access
 from npmatch.web.project import Project, runs_beside
 from npmatch.web.project_app import make_project_app
@@ -176,7 +177,8 @@ def test_from_labels_to_a_trained_round_and_its_results(client, project, folder,
     train_in_seconds(monkeypatch)
     label_by_kind(client, 12)
     assert client.post("/api/training", json={"minutes": 1}).json()["state"] == "running"
-    for path, body in (("/api/training", {"minutes": 1}), ("/api/audit", {"round": "round1", "count": 30})):
+    others = (("/api/audit", {"round": "round1", "count": 30}), ("/api/forecast", {"round": "round1"}))
+    for path, body in (("/api/training", {"minutes": 1}), *others):
         assert "being trained already" in client.post(path, json=body).json()["error"]
     wait_until(lambda: project.training.describe()["state"] != "running", 120)
     assert project.training.describe()["state"] == "finished", project.training.log.read_text()
@@ -200,6 +202,13 @@ def test_from_labels_to_a_trained_round_and_its_results(client, project, folder,
     assert len(client.get("/api/model.onnx", params={"round": "round1"}).content) > 1000
     assert client.post("/api/export", json={"round": "../photos"}).status_code == 422
 
+    estimate = client.get("/api/estimate", params={"round": "round1"}).json()
+    report = estimate_error(runs_beside(folder) / "round1", device="cpu")
+    assert (estimate["error"], estimate["source"]) == (pytest.approx(report.error), report.source)
+    for wrong in ({"round": "round1", "labels": 99}, {"round": "../photos"}, {}):
+        assert client.post("/api/forecast", json=wrong).status_code == 422
+    assert client.get("/api/forecast", params={"round": "round1"}).json()["lines"] == []
+    assert client.get("/api/forecast.svg", params={"round": "round1"}).status_code == 404
     names = answer_an_audit(client, folder)
 
     again = Project(folder, device="cpu")  # a restarted server finds labels, rounds, features and answers
@@ -318,14 +327,16 @@ def test_nobody_trains_without_the_token_or_from_another_site(project, monkeypat
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         posts = ["/api/training", "/api/training/stop", "/api/training/resume", "/api/labels", "/api/accept"]
         posts += ["/api/classes", "/api/undo", "/api/export", "/api/predict"]
+        posts += ["/api/forecast", "/api/forecast/stop"]
         posts += [f"/api/audit{step}" for step in ("", "/labels", "/undo", "/look", "/release")]
         for path in posts:
             assert client.post(path, json={"minutes": 1}).status_code == 401
             assert client.post(path, json={"minutes": 1}, headers={"authorization": "Bearer wrong"}).status_code == 401
             foreign = {"authorization": f"Bearer {TOKEN}", "origin": "http://evil.example"}
             assert client.post(path, json={"minutes": 1}, headers=foreign).status_code == 403
-        for path in ("/api/status", "/api/images", "/api/labels.csv", "/api/findings", "/api/results", "/api/audit"):
-            assert client.get(path).status_code == 401
+        gets = ["status", "images", "labels.csv", "findings", "results", "estimate", "forecast", "forecast.svg"]
+        for path in (*gets, "audit", "audit/images", "audit/check.csv"):
+            assert client.get(f"/api/{path}").status_code == 401
         assert started == []
         assert client.post(
             "/api/training", json={"minutes": 1}, headers={"authorization": f"Bearer {TOKEN}"}

@@ -108,7 +108,8 @@ def test_the_whole_way_by_keyboard_alone(page, browser, served, folder, tmp_path
 
     page.keyboard.press("Alt+5")
     expect(page.locator("#model")).to_have_value("round1")
-    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured", timeout=SECONDS)
+    expect(page.locator("#error-tiles")).to_contain_text("own confidence on 18 unlabelled images", timeout=SECONDS)
+    expect(page.locator("#error-tiles")).to_contain_text("estimated, not measured")
     choose_by_key(page, new_pictures(tmp_path))
     expect(page.locator("#predict-words")).to_have_text("3 predicted.", timeout=SECONDS)
     expect(page.locator("#predictions li")).to_have_count(3)
@@ -146,6 +147,13 @@ def test_the_whole_way_by_keyboard_alone(page, browser, served, folder, tmp_path
     expect(page.locator("#audit-lines")).to_contain_text("90 % interval")
     expect(page.locator("#error-tiles")).to_contain_text("measured on 18 drawn at random")
     assert len(rows(folder)) == 12, "answers of an audit are no labels"
+    tab_to(page, "forecast")
+    page.keyboard.press("Enter")
+    expect(page.locator("#forecast-words")).to_contain_text("round1")
+    expect(page.locator("#forecast-lines")).to_contain_text("with 24 labels: about", timeout=SECONDS)
+    expect(page.locator("#forecast-lines")).to_contain_text("measured by an audit of 18 labels")
+    expect(page.locator("#forecast-classes tbody tr").first).to_contain_text("points")
+    expect(page.locator("#forecast-figure")).to_be_visible()
     page.on("dialog", lambda dialog: dialog.accept())
     tab_to(page, "audit-release")
     page.keyboard.press("Enter")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from served_page import wait_until
@@ -13,6 +14,8 @@ from served_page import wait_until
 from few_photos import save_photo
 from npmatch.errors import NPMatchError
 from npmatch.files import locked
+from npmatch.predict.saved import ModelSpec
+from npmatch.web.forecasting import Forecasts
 from npmatch.web.rounds import Rounds
 from npmatch.web.training import MINUTES, Job, Training, process_birth
 
@@ -200,3 +203,71 @@ def test_a_damaged_job_file_is_nobody(make):
         training._job_file.write_text(content)
         assert training.running() is None
         assert training.describe() == {"state": "idle"}
+
+
+@pytest.fixture
+def forecasts(data, fake, make, monkeypatch):
+    """Forecasts of a folder that has a finished round, by the process that stands for training."""
+    out = data.parent / "photos-runs"
+
+    def command(self, run):
+        return ["fake_training", "forecast", "--out", str(self.rounds.out / run), *fake]
+
+    monkeypatch.setattr(Forecasts, "command", command)
+    monkeypatch.setattr("npmatch.runs.folder.RunFolder.is_finished", lambda self: self.path.name == "done")
+    monkeypatch.setattr(ModelSpec, "load", lambda path: SimpleNamespace(num_labeled=3))
+    (out / "done").mkdir(parents=True)
+    (out / "done" / "config.yaml").write_text(f"data:\n  root: {data}\n")
+    made = Forecasts(Rounds(data, out))
+    yield made
+    if made._child is not None:
+        made._child.kill()
+        made._child.wait()
+
+
+def test_a_forecast_and_a_training_are_never_at_work_together(make, forecasts):
+    training = make()
+    training.start(1)
+    begun(training)
+    with pytest.raises(NPMatchError, match="round1 is being trained already"):
+        forecasts.start("done")
+    training.stop()
+    wait_until(lambda: training.describe()["state"] == "stopped")
+    with pytest.raises(NPMatchError, match="round1: has no model yet"):
+        forecasts.start("round1")
+    forecasts.start("done")
+    with pytest.raises(NPMatchError, match="done is being forecast already"):
+        training.start(1)
+    other = Forecasts(forecasts.rounds)  # another server finds it
+    wait_until(lambda: (forecasts.rounds.out / "done" / "metrics.jsonl").exists())  # it listens to signals by now
+    assert other.describe()["state"] == "running"
+    assert training.describe()["state"] == "stopped", "the stopped round can still be resumed"
+    other.stop()
+    wait_until(lambda: forecasts.describe() == {"state": "idle"})
+    with pytest.raises(NPMatchError, match="nothing is being forecast"):
+        other.stop()
+
+
+def test_progress_and_failure_of_a_forecast_are_told(forecasts, fake):
+    forecasts.start("done")
+    assert forecasts.describe()["state"] == "running"
+    facts = {"title": "heads", "done": 30, "total": 120, "seconds": 2.0}
+    forecasts._progress_file.write_text(json.dumps(facts))
+    assert forecasts.describe()["left"] == pytest.approx(6.0)
+    for broken in ("", "[]", '{"done": "x"}'):
+        forecasts._progress_file.write_text(broken)
+        assert forecasts.progress() == {}
+    forecasts._child.kill()
+    forecasts._child.wait()
+    assert forecasts.describe()["message"] == "it ended without a message, perhaps killed"
+    fake[:] = ["fail"]
+    forecasts.start("done")
+    wait_until(lambda: forecasts.describe()["state"] == "failed")
+    assert forecasts.describe()["message"] == "labels.csv: this is wrong"
+
+
+def test_a_damaged_forecast_is_shown_as_none(forecasts):
+    file = forecasts.rounds.out / "done" / "forecast.json"
+    for content in ("", "[]", '{"expected": 3}', '{"expected": [], "remarks": 1}'):
+        file.write_text(content)
+        assert (forecasts.found("done")["lines"], forecasts.figure("done")) == ([], {})

@@ -20,8 +20,6 @@ from npmatch.cli.shared import (
 )
 from npmatch.errors import escaped
 
-CLASSES = 5  # that pay most, shown in the table
-
 
 def forecast(
     run: RunArgument,
@@ -39,20 +37,16 @@ def forecast(
     No run is trained for it.
     """
     from npmatch.labelling.forecast import forecast_run
+    from npmatch.report.forecast import CLASS_COLUMNS, class_rows, lines
 
-    found = forecast_run(run, labels, data, check_device(device))
+    found = forecast_run(run, labels, data, check_device(device), quiet=as_json).asdict()
     if as_json:
-        print_json(found.asdict())
+        print_json(found)
         return
-    print_line(f"{run}: {100 * found.error:.1f} % error with {found.labels} labels, {found.source}")
-    for one in found.expected:
-        band = f"80 % band {100 * one.low:.1f} to {100 * one.high:.1f} %"
-        print_line(f"with {one.labels} labels: about {100 * one.error:.1f} %, {band}")
-    for line in found.remarks:
+    for line in lines(found, run):
         print_line(line)
-    paying = [one for one in found.classes if one.gain is not None][:CLASSES]
-    if paying:
-        table = Table("the next labels pay most for", "labels now", "error without half of them")
-        for paid in paying:
-            table.add_row(Text(escaped(paid.name)), str(paid.labels), f"{paid.gain:+.1f} points")
+    if rows := class_rows(found):
+        table = Table(*CLASS_COLUMNS)
+        for name, *cells in rows:
+            table.add_row(Text(escaped(name)), *cells)
         Console().print(table)

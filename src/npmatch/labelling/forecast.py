@@ -9,7 +9,7 @@ out: the features that a run has learnt would fit its own labels too well.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from npmatch.runs.baseline import pretrained_features
 from npmatch.runs.estimate import estimate_error
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, open_run_data
+from npmatch.training.display import counting
 
 SHARES = (0.25, 0.35, 0.5, 0.65, 0.8)  # of the labels that a head is fitted to
 DRAWS = 20  # of every share
@@ -113,7 +114,11 @@ class Forecast:
 
 
 def forecast_run(
-    run: str | Path, labels: int | None = None, data: str | Path | None = None, device: str | None = None
+    run: str | Path,
+    labels: int | None = None,
+    data: str | Path | None = None,
+    device: str | None = None,
+    quiet: bool = True,
 ) -> Forecast:
     """The error of a finished run expected at 2 and 4 times its labels, or at `labels` of them; it is stored."""
     opened = open_run_data(run, data)
@@ -121,13 +126,19 @@ def forecast_run(
     wanted = (2 * len(y), FARTHEST * len(y)) if labels is None else (labels,)
     check_labels(wanted, len(y))
     today = error_today(run, opened, data, device)
-    f, scored = _features(opened, device)
-    curve = curve_of_heads(f, y, scored)
-    gains = class_gains(f, y, opened.dataset.class_names, scored)
+    f, scored = _features(opened, device, quiet)
+    with counting("heads", _num_heads(y), quiet) as advance:
+        curve = curve_of_heads(f, y, scored, advance=advance)
+        gains = class_gains(f, y, opened.dataset.class_names, scored, advance=advance)
     found = forecast_from(curve, today, len(y), wanted, gains)
     if labels is None:
         store(found, RunFolder(run))
     return found
+
+
+def _num_heads(y: Tensor) -> int:
+    """How many heads a forecast from these labels fits."""
+    return len(SHARES) * DRAWS + CLASS_DRAWS * (1 + int((y.bincount() > 1).sum()))
 
 
 def store(found: Forecast, run: RunFolder) -> None:
@@ -189,21 +200,27 @@ def error_today(run: str | Path, opened: RunData, data: str | Path | None, devic
     return Today(estimate_error(run, data, device).error / 100, 0, ESTIMATED)
 
 
-def _features(run: RunData, device: str | None) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+def _features(run: RunData, device: str | None, quiet: bool) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Features of the labelled images, and features and labels of the held-out ones if there are any."""
     chosen, held_out = choose_device(device), evaluation_set(run.dataset, run.split)
 
     def features(images: Any) -> Tensor:
         if run.config.backbone.pretrained:
-            return pretrained_features(run.config, run.dataset, run.split, images, chosen)
+            return pretrained_features(run.config, run.dataset, run.split, images, chosen, quiet)
         network = with_weights(BackboneConfig(name=NETWORK, pretrained=True, input_size=SIDE))
-        return learnt_features(network, images, chosen)
+        return learnt_features(network, images, chosen, quiet)
 
     f = features(SelectedImages(run.dataset.train.images, run.split.labeled))
     return f, None if held_out is None else (features(held_out.images), held_out.labels)
 
 
-def curve_of_heads(f: Tensor, y: Tensor, scored: tuple[Tensor, Tensor] | None = None, seed: int = 0) -> LearningCurve:
+def curve_of_heads(
+    f: Tensor,
+    y: Tensor,
+    scored: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda n: None,
+) -> LearningCurve:
     """The posterior of the learning curve of heads on n labelled features, n F.
 
     Heads on a part of the labels are scored on `scored`, held-out features with their labels, or else on the rest of
@@ -215,7 +232,10 @@ def curve_of_heads(f: Tensor, y: Tensor, scored: tuple[Tensor, Tensor] | None = 
     generator = np.random.default_rng(seed)
     points = []
     for share in SHARES:
-        found = [_head_error(f, y, _part(y, share, generator), scored) for _ in range(DRAWS)]
+        found = []
+        for _ in range(DRAWS):
+            found.append(_head_error(f, y, _part(y, share, generator), scored))
+            advance(1)
         kept = np.array([one for one in found if one is not None])
         if len(kept) < 2:
             continue
@@ -269,7 +289,12 @@ def _head_error(f: Tensor, y: Tensor, part: Tensor, scored: tuple[Tensor, Tensor
 
 
 def class_gains(
-    f: Tensor, y: Tensor, class_names: Sequence[str], scored: tuple[Tensor, Tensor] | None = None, seed: int = 0
+    f: Tensor,
+    y: Tensor,
+    class_names: Sequence[str],
+    scored: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda n: None,
 ) -> list[ClassGain]:
     """By how much the error of heads rises if half of a class's labels are taken away, class by class."""
     f, scored = compressed(f, scored)
@@ -284,11 +309,13 @@ def class_gains(
             rest[part] = False
             on = f[rest], y[rest]
         whole = _head_error(f, y, part, on)
+        advance(1)
         for label, found in rises.items():
             of_class = (y[part] == label).nonzero().flatten()
             keep = torch.ones(len(part), dtype=torch.bool)
             keep[of_class[torch.from_numpy(generator.permutation(len(of_class))[: len(of_class) // 2])]] = False
             fewer = _head_error(f, y, part[keep], on)
+            advance(1)
             if whole is not None and fewer is not None and not keep.all():
                 found.append(100 * (fewer[1] - whole[1]))
     means = {label: float(np.mean(found)) for label, found in rises.items() if found}

@@ -39,4 +39,9 @@ class EstimatedError(NamedTuple):
     @property
     def words(self) -> str:
         """How it was estimated, for people."""
-        return f"estimated, not measured: from the model's own confidence on {count(self.images)} unlabelled images"
+        return f"estimated, not measured: {self.source}"
+
+    @property
+    def source(self) -> str:
+        """Where it is from."""
+        return f"from the model's own confidence on {count(self.images)} unlabelled images"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -13,6 +14,33 @@ from npmatch.report.run_sections import Section, Tile
 from npmatch.report.tables import Line
 
 CLASSES = 5  # that pay most
+CLASS_COLUMNS = ("the next labels pay most for", "labels now", "error without half of them")
+
+
+def lines(found: Mapping[str, Any], run: str | Path) -> list[str]:
+    """A forecast as its JSON has it, in words: the command prints these lines, and the page shows them."""
+    now = f"{run}: {100 * found['error']:.1f} % error with {found['labels']} labels, {found['source']}"
+    expected = [
+        f"with {one['labels']} labels: about {100 * one['error']:.1f} %, "
+        f"80 % band {100 * one['low']:.1f} to {100 * one['high']:.1f} %"
+        for one in found["expected"]
+    ]
+    return [now, *expected, *found["remarks"]]
+
+
+def class_rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Name, labels and gain of the classes whose labels pay most."""
+    paying = [one for one in found["classes"] if one["gain"] is not None]
+    return [(one["name"], str(one["labels"]), f"{one['gain']:+.1f} points") for one in paying[:CLASSES]]
+
+
+def can_be_read(found: Mapping[str, Any]) -> bool:
+    """Whether a file holds what `npmatch forecast` writes."""
+    try:
+        lines(found, ""), class_rows(found), drawing(found)
+    except (KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def section(found: Mapping[str, Any]) -> Section:

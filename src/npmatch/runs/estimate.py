@@ -13,6 +13,7 @@ from npmatch.predict.batches import predict_store
 from npmatch.predict.classifier import Classifier
 from npmatch.report.audited import EstimatedError
 from npmatch.runs.open import RunData, load, open_run_data
+from npmatch.types import ImageStore
 
 MOST_IMAGES = 2000  # evenly spaced ones of a larger pool: more would hardly change the estimate
 
@@ -27,11 +28,14 @@ def estimate_error(run: str | Path, data: str | Path | None = None, device: str 
 
 def estimate_from(classifier: Classifier, run: RunData) -> EstimatedError | None:
     """The mean doubt of the model on its unlabelled images; None if there is none."""
-    images = run.unlabeled().images
+    return estimate_on(classifier, run.unlabeled().images, run.config.training.eval_batch)
+
+
+def estimate_on(classifier: Classifier, images: ImageStore, batch: int) -> EstimatedError | None:
+    """The mean doubt of the model on images without a label; None if there is none."""
     if not len(images):
         return None
     number = min(len(images), MOST_IMAGES)
     spread = SelectedImages(images, torch.arange(number) * len(images) // number)
-    batch = run.config.training.eval_batch
     prediction = predict_store(classifier.model, spread, classifier.spec, classifier.device, batch)
     return EstimatedError(100 * float(doubts(prediction, classifier.calibration).mean()), number)

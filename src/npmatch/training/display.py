@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +18,11 @@ from rich.text import Text
 
 from npmatch.distributed.ranks import is_rank_zero
 from npmatch.errors import escaped
+from npmatch.files import write_atomically
 from npmatch.training.clock import Clock
 
+PROGRESS_VARIABLE = "NPMATCH_PROGRESS"  # names a file for the progress of `counting`
+PROGRESS_SECONDS = 0.3
 LABELS = {
     "error": ("error", "{:.2f} %"),
     "trusted": ("trusted", "{:.0%}"),
@@ -100,9 +107,39 @@ class Display:
 
 @contextmanager
 def counting(title: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error for `total` items; yields a function that advances it by n items."""
+    """A progress bar on standard error for `total` items; yields a function that advances it by n items.
+
+    A program that has started this process, such as the page, reads the progress from the file that it has named in
+    the environment.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=total)
-        yield lambda n: progress.advance(task, n)
+        note = _note_progress(title, total)
+
+        def advance(n: int) -> None:
+            progress.advance(task, n)
+            note(n)
+
+        yield advance
+
+
+def _note_progress(title: str, total: int) -> Callable[[int], None]:
+    """Writes title, done, total and seconds to the file in PROGRESS_VARIABLE, a few times a second at most."""
+    file, started = os.environ.get(PROGRESS_VARIABLE), time.monotonic()
+    if not file:
+        return lambda n: None
+    done, last = 0, -PROGRESS_SECONDS
+
+    def note(n: int) -> None:
+        nonlocal done, last
+        done, now = done + n, time.monotonic() - started
+        if now - last >= PROGRESS_SECONDS or done >= total:
+            last = now
+            facts = {"title": title, "done": done, "total": total, "seconds": now}
+            with suppress(OSError):  # nobody sees it, and the work goes on
+                write_atomically(Path(file), json.dumps(facts).encode())
+
+    note(0)
+    return note

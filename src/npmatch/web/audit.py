@@ -173,7 +173,7 @@ class Audits:
     """The audits of all rounds of a folder."""
 
     def __init__(self, rounds: Rounds, desk: Desk, training: Training) -> None:
-        """Reads nothing yet."""
+        """Reads nothing yet; while `training` is at work, nothing is drawn."""
         self.rounds, self.desk, self.training = rounds, desk, training
         self._of_round: dict[str, tuple[object, RoundAudit]] = {}  # with the stamp of the model
         self._lock = Lock()

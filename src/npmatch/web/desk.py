@@ -62,11 +62,6 @@ class Guesses:
         found.known[rows] = True
         return found
 
-    def expected_error(self, rows: Mask) -> float | None:
-        """Error in % that the model's own confidence promises on these pictures; None if there are none."""
-        used = rows & self.known
-        return 100 * float(1 - self.confidence[used].mean()) if used.any() else None
-
 
 class ClassList:
     """The classes in the order of their keys, kept in a file: also those that no picture has yet."""

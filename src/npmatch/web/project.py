@@ -34,6 +34,7 @@ from npmatch.web.audit import Audits
 from npmatch.web.decoding import shared_decoder
 from npmatch.web.desk import Desk
 from npmatch.web.figures import FigureCache
+from npmatch.web.forecasting import Forecasts
 from npmatch.web.models import Features, PageModel, PretrainedNetwork, QuickLook, RoundModel
 from npmatch.web.rounds import Rounds
 from npmatch.web.training import MINUTES, Training
@@ -63,6 +64,7 @@ class Project:
         self.rounds = Rounds(folder, out or runs_beside(folder))
         self.training = Training(folder, self.rounds, device)
         self.desk = Desk(self.listing, self.rounds.out / "classes.json")
+        self.forecasts = Forecasts(self.rounds, device)
         self.audits = Audits(self.rounds, self.desk, self.training)
         self.report: DataReport | None = None
         self.problem: str | None = None  # why pictures or models are missing, shown on the page
@@ -271,6 +273,7 @@ class Project:
             "guesses": None if guesses is None else {"source": guesses.source, "classes": list(guesses.class_names)},
             "quick_look": 0 if self.quick_look is None else self.quick_look.num_labels,
             "training": self.training.describe(),
+            "forecast": self.forecasts.describe(),
             "rounds": [self.rounds.describe(name) for name in self.rounds.names()],
             "command": shlex.join(self.training.command(MINUTES[0])),
             "suggest": self._suggest_command(),

@@ -39,7 +39,7 @@ from npmatch.web.requests import (
     picture,
     waiting,
 )
-from npmatch.web.result_routes import add_audit_routes, add_result_routes
+from npmatch.web.result_routes import add_audit_routes, add_forecast_routes, add_result_routes
 from npmatch.web.server import WorkQueue
 
 
@@ -63,6 +63,7 @@ def make_project_app(project: Project, access: Access, max_predictions: int = MA
     add_training_routes(app, project, others)
     add_result_routes(app, project, others, slow)
     add_audit_routes(app, project, others, slow)
+    add_forecast_routes(app, project, others)
 
     @app.post("/api/predict")
     async def predict(request: Request) -> dict[str, Any]:

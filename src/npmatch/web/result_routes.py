@@ -1,4 +1,4 @@
-"""The routes of the page of a folder for what a round's model is worth: results, audits, and its file."""
+"""The routes of the page of a folder for what a round's model is worth: results, audits, forecasts and its file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
-from npmatch.web.app import MAX_BODY, MAX_PAGE, parse, read_body
+from npmatch.web.app import MAX_BODY, MAX_PAGE, figure_response, parse, read_body
 from npmatch.web.labelling import View
 from npmatch.web.project import Project
 from npmatch.web.requests import (
@@ -16,10 +16,11 @@ from npmatch.web.requests import (
     RoundMarkRequest,
     RoundRequest,
     RoundUserRequest,
+    Strict,
     picture,
     waiting,
 )
-from npmatch.web.results import describe_results, export_model, exported_model, picture_of_test
+from npmatch.web.results import Estimates, describe_results, export_model, exported_model, picture_of_test
 from npmatch.web.server import WorkQueue
 
 RoundQuery = Annotated[str, Query(alias="round", max_length=255)]
@@ -31,6 +32,12 @@ def add_result_routes(app: FastAPI, project: Project, queue: WorkQueue, slow: Wo
     @app.get("/api/results")
     async def results(name: RoundQuery = "") -> dict[str, Any]:
         return await waiting(queue, describe_results, project, name)
+
+    estimates = Estimates(project)
+
+    @app.get("/api/estimate")
+    async def estimate(name: RoundQuery) -> dict[str, Any]:
+        return await waiting(slow, estimates.of, name)
 
     @app.get("/api/test-images/{position}")
     async def test_picture(position: int, name: RoundQuery) -> Response:
@@ -47,6 +54,31 @@ def add_result_routes(app: FastAPI, project: Project, queue: WorkQueue, slow: Wo
         content = await waiting(queue, exported_model, project, name)
         headers = {"content-disposition": 'attachment; filename="model.onnx"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+def add_forecast_routes(app: FastAPI, project: Project, queue: WorkQueue) -> None:
+    """Routes for the forecast of a round: a child process, and what it has found."""
+    forecasts = project.forecasts
+
+    @app.get("/api/forecast")
+    async def state(name: RoundQuery) -> dict[str, Any]:
+        return await waiting(queue, forecasts.found, name)
+
+    @app.post("/api/forecast")
+    async def start(request: Request) -> dict[str, Any]:
+        body = parse(RoundRequest, await read_body(request, MAX_BODY))
+        await waiting(queue, forecasts.start, body.round)
+        return await waiting(queue, forecasts.describe)
+
+    @app.post("/api/forecast/stop")
+    async def stop(request: Request) -> dict[str, Any]:
+        parse(Strict, await read_body(request, MAX_BODY) or b"{}")
+        await waiting(queue, forecasts.stop)
+        return await waiting(queue, forecasts.describe)
+
+    @app.get("/api/forecast.svg")
+    async def figure(name: RoundQuery) -> Response:
+        return figure_response(await waiting(queue, forecasts.figure, name), "forecast")
 
 
 def add_audit_routes(app: FastAPI, project: Project, queue: WorkQueue, slow: WorkQueue) -> None:

@@ -1,7 +1,7 @@
 """How good a model of a folder is: its error, what it takes for what, and what withholding answers would bring.
 
 The error is measured where there are test images. Otherwise it is estimated, and said to be: for the quick look from
-labels that it has not seen, for a round between that and the model's own confidence.
+labels that it has not seen, for a round by that and by the model's own confidence.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ import numpy.typing as npt
 import torch
 
 from npmatch.data import FileImages
+from npmatch.data.split import OtherDataError
 from npmatch.errors import NPMatchError
 from npmatch.metrics import clopper_pearson
+from npmatch.predict.classifier import Classifier
+from npmatch.report.audited import EstimatedError
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import LARGEST_SIDE
+from npmatch.runs.estimate import estimate_from, estimate_on
 from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import load, open_run_data
 from npmatch.types import Prediction
 from npmatch.web.answer import encode_image
 from npmatch.web.project import Project
+from npmatch.web.rounds import stamp_of
 
 LEVEL = 0.9  # probability with which the interval holds the error
 KEPT = (1.0, 0.9, 0.8, 0.5)  # shares of the answers that are given
@@ -41,7 +47,7 @@ def describe_results(project: Project, name: str) -> dict[str, Any]:
         raise NPMatchError(f"{name}: has no model yet")
     predictions = run.read_test_predictions()
     measured = None if predictions is None else _measured(*predictions, run.read_test_names())
-    return {"round": name, "commands": _commands(project, run), **(measured or _estimated(project, name))}
+    return {"round": name, "commands": _commands(project, run), **(measured or _estimated(project))}
 
 
 def _commands(project: Project, run: RunFolder) -> dict[str, str]:
@@ -71,21 +77,48 @@ def _measured(prediction: Prediction, y: torch.Tensor, names: list[str], images:
     }
 
 
-def _estimated(project: Project, name: str) -> dict[str, Any]:
-    """The results of a round without test images: two estimates of its error.
+def _estimated(project: Project) -> dict[str, Any]:
+    """The results of a round without test images, as the quick look has them: its error on labels it has not seen.
 
-    The model's own confidence is usually too high after training on its own pseudo-labels, so it gives the lower one.
-    The upper one is the error of the quick look on labels that it has not seen. Neither is a bound.
+    The labels that the round was trained on say nothing about it. The other estimate, by the model's own confidence, is
+    `estimate`: it takes longer.
     """
-    guesses, look = project.desk.guesses, project.quick_look
-    found: dict[str, Any] = {"images": 0, "basis": "between", "low": None, "high": None, "confusions": [], "kept": []}
-    if look is not None:  # the labels that the round was trained on say nothing about it
+    look = project.quick_look
+    found: dict[str, Any] = {"basis": "between", "quick_look": None, "confusions": [], "kept": []}
+    if look is not None:
         judged = look.mistakes()
-        found |= {"high": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
-    if guesses is not None and guesses.source == name:
-        rows = project.desk.rows_in("todo")
-        found |= {"low": guesses.expected_error(rows), "images": int((rows & guesses.known).sum())}
+        found |= {"quick_look": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
     return found
+
+
+class Estimates:
+    """The errors of rounds by the models' own confidence on the unlabelled pictures, as the report has them."""
+
+    def __init__(self, project: Project) -> None:
+        """Computes nothing yet."""
+        self.project = project
+        self._found: dict[tuple[str, int], dict[str, Any]] = {}  # by round and time of its model
+
+    def of(self, name: str) -> dict[str, Any]:
+        """The estimate of a round, in %; it is computed once."""
+        run = self.project.rounds.folder(name)
+        key = name, stamp_of(run.model_weights)[0]
+        if key not in self._found:
+            found = self._estimate(load(run.path, self.project.device), run)
+            self._found[key] = {
+                "error": None if found is None else found.error,
+                "source": "there is no picture without a label" if found is None else found.source,
+            }
+        return {**self._found[key], "command": f"npmatch audit {shlex.quote(str(run))}"}
+
+    def _estimate(self, classifier: Classifier, run: RunFolder) -> EstimatedError | None:
+        try:
+            return estimate_from(classifier, open_run_data(run.path))
+        except OtherDataError:  # the folder has got other pictures since: those that have no label now will do
+            desk, spec = self.project.desk, classifier.spec
+            paths = [desk.paths[row] for row in desk.rows_in("todo").nonzero()[0]]
+            images = FileImages(paths, spec.stored_side, spec.channels)
+            return estimate_on(classifier, images, run.read_config().training.eval_batch)
 
 
 def _of_quick_look(project: Project) -> dict[str, Any]:
@@ -140,7 +173,6 @@ def picture_of_test(project: Project, name: str, row: int) -> tuple[bytes, str]:
 def export_model(project: Project, name: str) -> None:
     """Writes RUN/model.onnx, unless it is there already."""
     from npmatch.predict.export import export_onnx
-    from npmatch.runs.open import load
 
     run = project.rounds.folder(name)
     file = run.path / "model.onnx"

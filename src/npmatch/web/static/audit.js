@@ -2,7 +2,7 @@
 // its error. Results shows how far it is and what it has measured.
 
 import { fetchJson, post, userId } from "./api.js";
-import { addressed, count, find, level, make, notify } from "./dom.js";
+import { addressed, count, fillTable, find, level, make, notify } from "./dom.js";
 import { makeWire } from "./folder-desk.js";
 import * as label from "./label.js";
 
@@ -131,10 +131,7 @@ function show() {
     ? `${count(drawn)} of ${count(audit.images)} pictures without a label were drawn at random.`
     : "Pictures without a label are drawn at random; you answer them without seeing the model’s guess, and its error on all of them follows, with an interval.";
   find("#audit-lines").replaceChildren(...lines.map((text) => make("p", { class: "small", text })));
-  find("#audit-classes").hidden = rows.length === 0;
-  find("#audit-classes thead").replaceChildren(make("tr", {}, ...columns.map((text) => make("th", { scope: "col", text }))));
-  find("#audit-classes tbody").replaceChildren(...rows.map(([name, ...cells]) =>
-    make("tr", {}, make("th", { scope: "row", text: name }), ...cells.map((text) => make("td", { text })))));
+  fillTable(find("#audit-classes"), columns, rows);
   find("#audit-form").hidden = drawn > 0;
   find("#audit-go").hidden = !isPending;
   find("#audit-go a").href = `#audit/${encodeURIComponent(audit.round)}`;

@@ -32,6 +32,7 @@ export const isolated = (name) => `\u2068${name}\u2069`;
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 export const level = (share) => `${Number((100 * share).toPrecision(3))} %`; // of an interval
 export const count = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
+export const duration = (seconds) => (seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`);
 export const crispBelow = 97; // pixels: smaller images are enlarged without smoothing
 
 export function picture(position, alt = "") {
@@ -39,6 +40,14 @@ export function picture(position, alt = "") {
   image.addEventListener("load", () => image.classList.toggle("crisp", image.naturalWidth < crispBelow));
   image.addEventListener("error", () => image.classList.add("missing"));
   return image;
+}
+
+// Fills a table whose rows begin with a name; without rows it is hidden.
+export function fillTable(table, columns, rows) {
+  table.hidden = rows.length === 0;
+  find("thead", table).replaceChildren(make("tr", {}, ...columns.map((text) => make("th", { scope: "col", text }))));
+  find("tbody", table).replaceChildren(...rows.map(([name, ...cells]) =>
+    make("tr", {}, make("th", { scope: "row", text: name }), ...cells.map((text) => make("td", { text })))));
 }
 
 // A button that copies the text of an element, such as a command.

@@ -51,8 +51,8 @@ async function refresh() {
   timer = setTimeout(refresh, document.hidden ? pollSlow : wait);
 }
 
-const isBusy = ({ progress, training, counts, quick_look: fitted }) =>
-  progress.stage !== "ready" || training.state === "running" || training.state === "elsewhere" ||
+const isBusy = ({ progress, training, forecast, counts, quick_look: fitted }) =>
+  progress.stage !== "ready" || forecast.state === "running" || training.state === "running" || training.state === "elsewhere" ||
   (Object.keys(counts?.of_class ?? {}).length > 1 && fitted !== counts.labelled); // new guesses are on their way
 
 function showStatus({ problem, progress }) {

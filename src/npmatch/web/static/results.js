@@ -2,6 +2,7 @@
 
 import { fetchJson, post } from "./api.js";
 import * as audit from "./audit.js";
+import * as forecast from "./forecast.js";
 import { count, find, isolated, level, make, notify, percent, picture } from "./dom.js";
 
 const mostShown = 60; // predicted pictures with a thumbnail
@@ -10,8 +11,9 @@ let loaded = ""; // model and labels of the results on the page
 let csvUrl;
 let isPredicting = false;
 
-export function listen(sharedRun) {
+export function listen(sharedRun, refresh) {
   run = sharedRun;
+  forecast.listen(run, refresh);
   find("#model").addEventListener("change", load);
   find("#onnx").addEventListener("click", exportModel);
   find("#file").addEventListener("change", (event) => {
@@ -40,6 +42,7 @@ export function update(_, isOpen) {
   find("#no-model").hidden = models.length > 0;
   find("#with-model").hidden = models.length === 0;
   find("#results-lead").textContent = "The newest model predicts new pictures.";
+  forecast.update();
   if (isOpen && models.length && loaded !== version()) load();
 }
 
@@ -53,8 +56,13 @@ async function load() {
   loaded = version();
   const round = find("#model").value;
   try {
-    const [result, measured] = await Promise.all([fetchJson(`/api/results?${new URLSearchParams({ round })}`), audit.showCard(round)]);
-    if (round === find("#model").value) show(round, result, measured);
+    const asked = new URLSearchParams({ round });
+    const [result, measured] = await Promise.all([fetchJson(`/api/results?${asked}`), audit.showCard(round), forecast.showCard(round)]);
+    const isShown = () => round === find("#model").value;
+    if (isShown()) show(round, result, measured);
+    if (result.basis !== "between" || measured) return;
+    result.estimate = await fetchJson(`/api/estimate?${asked}`).catch((error) => ({ error: null, source: error.message }));
+    if (isShown()) show(round, result, measured);
   } catch (error) {
     find("#error-tiles").replaceChildren(make("p", { class: "muted", text: error.message }));
     loaded = "";
@@ -68,10 +76,11 @@ const shortly = (error) => error.toFixed(error < 10 ? 1 : 0);
 const bases = {
   test: ({ error, level: share, low, high, images }) => [`${error.toFixed(1)} %`,
     `${level(share)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
-  between: ({ low, high, images }) => [
-    known(low) && known(high) ? `${shortly(Math.min(low, high))} to ${shortly(Math.max(low, high))} %` : known(high) ? `up to about ${shortly(high)} %` : "unknown",
-    `By the model’s own confidence in ${count(images)} pictures, which is usually too high, and by the quick look’s error on labels it had not seen; neither is a bound. ` +
-    "“Is it good enough?” below measures it."],
+  between: ({ estimate, quick_look: other }) => [
+    !estimate ? "…" : known(estimate.error) ? `about ${shortly(estimate.error)} %` : "unknown",
+    (estimate ? `${estimate.source[0].toUpperCase()}${estimate.source.slice(1)}, as in the report. ` : "The model looks at the pictures without a label… ") +
+    (known(other) ? `The quick look errs on ${shortly(other)} % of labels that it had not seen. ` : "") +
+    "Neither is a bound; “Is it good enough?” below measures the error."],
   folds: ({ error, images }) => [known(error) ? `about ${shortly(error)} %` : "unknown",
     `On ${count(images)} labels, each left out of the fit in turn. They are not a random sample.`],
 };
@@ -95,7 +104,7 @@ function show(round, result, audited) {
   find("#export-card").hidden = !round;
   find("#onnx-file").hidden = true;
   for (const [id, key] of [["predict", "predict"], ["evaluate", "evaluate"]]) {
-    find(`#${id}-row`).hidden = !result.commands[key] || (key === "evaluate" && !isMeasured);
+    find(`#${id}-row`).hidden = !result.commands[key];
     find(`#${id}-command`).textContent = result.commands[key] ?? "";
   }
   find("#export-command").textContent = result.commands.export ?? "";

@@ -1,7 +1,7 @@
 // Training: a button with minutes, the progress of the process behind it, and the rounds so far.
 
 import { post } from "./api.js";
-import { count, find, make, notify, percent } from "./dom.js";
+import { count, duration, find, make, notify, percent } from "./dom.js";
 import { drawNew } from "./figures.js";
 
 let run;
@@ -34,15 +34,16 @@ async function ask(path, request) {
 }
 
 export function update(_, isOpen) {
-  const { counts, training, rounds, figures } = run.status;
+  const { counts, training, forecast, rounds, figures } = run.status;
   const choice = find("#minutes");
   if (!choice.options.length) choice.append(...run.minutes.map((minutes) => make("option", { value: minutes, text: minutes })));
   const classes = Object.keys(counts.of_class).length;
   find("#train-lead").textContent = `${count(counts.labelled)} labels of ${classes} ${classes === 1 ? "class" : "classes"}.` +
-    (classes < 2 ? " Label pictures of two classes or more first." : "");
+    (classes < 2 ? " Label pictures of two classes or more first." : "") +
+    (forecast.state === "running" ? ` ${forecast.round} is being forecast; Results can stop it.` : "");
   const isRunning = training.state === "running" || training.state === "elsewhere";
   find("#train").hidden = isRunning;
-  find("#train").disabled = classes < 2;
+  find("#train").disabled = classes < 2 || forecast.state === "running";
   find("#minutes").disabled = isRunning;
   find("#stop").hidden = training.state !== "running" || training.is_stopping;
   find("#resume").hidden = isRunning || !training.can_resume;
@@ -70,7 +71,8 @@ function showProgress(training, isRunning) {
   if (step && iterations) bar.value = step / iterations;
   else bar.removeAttribute("value");
   const words = [round];
-  if (!step) words.push("preparing: checking the pictures, computing features");
+  const { title, done, total } = training.counting ?? {};
+  if (!step) words.push(title ? `preparing: ${title}, ${count(done)} of ${count(total)}` : "preparing: checking the pictures, computing features");
   else if (step >= iterations) words.push("finishing: calibration and results");
   else words.push(`step ${count(step)} of ${count(iterations)}`);
   if (left > 0 && !(step >= iterations)) words.push(`about ${duration(left)} left`);
@@ -80,8 +82,6 @@ function showProgress(training, isRunning) {
   if (state === "elsewhere") words.push("started in a terminal");
   find("#training-words").textContent = words.join(" · ");
 }
-
-const duration = (seconds) => (seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`);
 
 function showRounds(rounds) {
   find("#rounds").hidden = rounds.length === 0;
