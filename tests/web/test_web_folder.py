@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 
 import pytest
 from fastapi.testclient import TestClient
@@ -217,6 +218,17 @@ def test_from_labels_to_a_trained_round_and_its_results(client, project, folder,
         wait_until(lambda: again.model is not None and again.model.name == "round1")
         assert other.get("/api/status").json()["counts"]["labelled"] == 12
         release_the_audit(other, folder, names)
+        choose_a_round(other, again, folder)
+
+
+def choose_a_round(client, project, folder):
+    """Of two rounds and the quick look, the chosen one predicts; without a choice, the newest."""
+    shutil.copytree(project.rounds.out / "round1", project.rounds.out / "round2")
+    wait_until(lambda: project.model.name == "round2" and project.quick_look is not None)
+    content = (folder / "001.png").read_bytes()
+    for query, model in (({}, "round2"), ({"round": "round1"}, "round1"), ({"round": ""}, "")):
+        assert client.post("/api/predict", params=query, content=content).json()["model"] == model
+    assert client.post("/api/predict", params={"round": "../x"}, content=content).status_code == 422
 
 
 def audit(client, path="", **body):
@@ -302,6 +314,34 @@ def release_the_audit(client, folder, names):
     assert len(table(folder)) == 12 + len(names)
 
 
+def test_other_pictures_are_taken_in_without_a_restart(shared_folder, tmp_path):
+    folder = shutil.copytree(shared_folder, tmp_path / "photos")
+    features = runs_beside(shared_folder) / ".features"
+    if features.is_dir():
+        shutil.copytree(features, runs_beside(folder) / ".features")
+    project = Project(folder, device="cpu")
+    with TestClient(make_project_app(project, Access()), base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: project.progress["stage"] == "ready")
+        label_by_kind(client, 9)
+        wait_until(lambda: project.quick_look is not None and len(project.quick_look.pictures) == 9)
+        before = {image["name"]: image["image"] for image in todo(client, view="all")}
+        assert client.post("/api/look-again", json={}).json() == {"new": 0, "gone": 0}
+        save_picture(folder / "900.png", "red", 900)
+        (folder / "copy of 900.png").write_bytes((folder / "900.png").read_bytes())
+        gone = todo(client)[-1]["name"]
+        (folder / gone).unlink()
+        assert client.post("/api/look-again", json={}).json() == {"new": 2, "gone": 1}
+        wait_until(lambda: project.num_checks == 2 and project.progress["stage"] == "ready")
+        wait_until(lambda: project.desk.guesses.known[project.desk.position_of("900.png")])
+        images = {image["name"]: image for image in todo(client, view="all")}
+        assert images.keys() == before.keys() - {gone} | {"900.png"}, "a second copy is not offered"
+        assert {name: image["image"] for name, image in images.items() if name in before}.items() <= before.items()
+        assert images["900.png"]["guess"] == "red"
+        assert client.get("/api/status").json()["counts"]["images"] == len(project.desk.names) - 1
+        assert label(client, images["900.png"], label="red")["taken"]
+        assert client.get(f"/api/images/{images['900.png']['image']}").status_code == 200
+
+
 @pytest.mark.parametrize(
     "request_body",
     [
@@ -327,7 +367,7 @@ def test_nobody_trains_without_the_token_or_from_another_site(project, monkeypat
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         posts = ["/api/training", "/api/training/stop", "/api/training/resume", "/api/labels", "/api/accept"]
         posts += ["/api/classes", "/api/undo", "/api/export", "/api/predict"]
-        posts += ["/api/forecast", "/api/forecast/stop"]
+        posts += ["/api/forecast", "/api/forecast/stop", "/api/look-again"]
         posts += [f"/api/audit{step}" for step in ("", "/labels", "/undo", "/look", "/release")]
         for path in posts:
             assert client.post(path, json={"minutes": 1}).status_code == 401

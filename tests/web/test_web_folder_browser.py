@@ -197,6 +197,11 @@ def test_a_phone_labels_and_predicts_by_touch_alone(browser, served, folder, tmp
     page.locator("#file").set_input_files(new_pictures(tmp_path))
     expect(page.locator("#predict-words")).to_have_text("3 predicted.", timeout=SECONDS)
     assert page.locator("#predictions b").all_inner_texts() == list(KINDS)
+    save_picture(folder / "030.png", "red", 30)
+    page.locator("nav a[href='#start']").tap()  # which looks for new pictures
+    expect(page.locator("#start-lead")).to_contain_text("31 pictures", timeout=SECONDS)
+    page.locator("#look-again").tap()
+    expect(page.locator("#say")).to_have_text("There are no other pictures.")
     for view in ("start", "label", "check", "train", "results"):
         page.goto(f"{served.url}/#{view}")
         expect(page.locator(f"#view-{view}")).to_be_visible()

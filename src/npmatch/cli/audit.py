@@ -77,7 +77,7 @@ def audit(
     """Measure the error on unlabelled images.
 
     Draws images at random to label (-n, -o); given the filled-in table, prints the model's error with an interval.
-    Without either, shows what was measured so far. Audited images are kept out of training.
+    Without either, shows what the answers so far have measured. Audited images are kept out of training.
     """
     tables = tables or []
     writes = out is not None or label_studio is not None

@@ -6,13 +6,12 @@ rename and merge them while others label.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,15 @@ from npmatch.data.sources.audited import AUDITED, read_audited
 from npmatch.data.sources.label_table import BROKEN, NONE_OF_THESE, Answer
 from npmatch.data.sources.listing import Listing
 from npmatch.errors import NPMatchError
-from npmatch.files import in_utf8, one_writer, write_atomically
+from npmatch.files import in_utf8
 from npmatch.labelling.folder_labels import FolderLabels, check_class_name
 from npmatch.report.formatting import printable
 from npmatch.types import Prediction
 from npmatch.web.answer import describe_uncertainty
+from npmatch.web.class_list import ClassList
 from npmatch.web.labelling import Annotation, Annotations, View
 from npmatch.web.pool import Indices, Mask, page_of
 from npmatch.web.rounds import stamp_of
-
-MAX_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -62,77 +60,56 @@ class Guesses:
         found.known[rows] = True
         return found
 
-
-class ClassList:
-    """The classes in the order of their keys, kept in a file: also those that no picture has yet."""
-
-    def __init__(self, path: Path) -> None:
-        """The file need not exist."""
-        self.path = path
-
-    def names(self, used: Iterable[str]) -> list[str]:
-        """The classes in the file, then those that are used and not in it."""
-        return list(dict.fromkeys([*self._read(), *used]))
-
-    def add(self, name: str, used: Iterable[str]) -> None:
-        """Adds a class; one that exists already stays where it is."""
-        check_class_name(name)
-        if name in (NONE_OF_THESE, BROKEN):
-            raise NPMatchError(f"'{name}' is an answer already; give the class another name")
-
-        def added(names: list[str]) -> list[str]:
-            if len(names) >= MAX_CLASSES:
-                raise NPMatchError(f"there are {len(names)} classes already, which is the limit")
-            return [*names, name]
-
-        self._change(added, used)
-
-    def rename(self, old: str, new: str | None, used: Iterable[str]) -> None:
-        """Gives a class another name in its place, or removes it (None)."""
-
-        def renamed(names: list[str]) -> list[str]:
-            changed = [new if name == old else name for name in names]
-            return [name for name in changed if name is not None]
-
-        self._change(renamed, used)
-
-    def _read(self) -> list[str]:
-        try:
-            names = json.loads(self.path.read_text(encoding="utf-8"))
-            return [name for name in names if isinstance(name, str)]
-        except (OSError, ValueError, TypeError):  # the names of classes with labels are in the table
-            return []
-
-    def _change(self, change: Callable[[list[str]], list[str]], used: Iterable[str]) -> None:
-        """Changes what the file holds now: another page may have added a class."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with one_writer(self.path.with_name(f".{self.path.name}.lock")):
-                names = list(dict.fromkeys(change(self.names(used))))
-                write_atomically(self.path, json.dumps(names, ensure_ascii=False).encode())
-        except OSError as error:
-            raise NPMatchError(f"{self.path}: cannot be written ({error.strerror or error})") from error
+    def extended(self, number: int) -> Guesses:
+        """The same guesses, for a folder of `number` pictures: there are none yet for those that are new."""
+        more = (0, number - len(self.known))
+        return Guesses(
+            self.source,
+            self.class_names,
+            np.pad(self.label, more),
+            np.pad(self.confidence, more),
+            np.pad(self.entropy, more),
+            np.pad(self.known, more),
+        )
 
 
 class Desk:
     """The labelling of one folder; several people may use it at once."""
 
     def __init__(self, listing: Listing, class_file: Path) -> None:
-        """Lists no file again: pictures that are added later appear after a restart."""
-        self.names = [file.name for file in listing.files]
-        self.paths = [listing.path(file) for file in listing.files]
-        self.in_folders = {file.name: in_utf8(file.label) for file in listing.files if file.label}  # not changed here
+        """Lists no file again; `extend` takes in those that are added later."""
+        self.names: list[str] = []
+        self.paths: list[str] = []
+        self.in_folders: dict[str, str] = {}  # name → class, which is not changed here
         self.book = FolderLabels(listing.root)
         self.annotations: Annotations[Answer] = Annotations(self.book)
         self.class_list = ClassList(class_file)
-        self.left_out: Mask = np.zeros(len(self.names), np.bool_)  # broken files, and second copies of a picture
-        self.left_out[[i for i, name in enumerate(self.names) if name in self.in_folders]] = True
-        self.order: Indices = np.arange(len(self.names), dtype=np.int64)  # in which pictures are offered
+        self.left_out: Mask = np.zeros(0, np.bool_)  # broken files, second copies, and those in class folders
+        self.gone: Mask = np.zeros(0, np.bool_)  # files that are no longer in the folder
+        self.order: Indices = np.zeros(0, np.int64)  # in which pictures are offered
         self.version = 0  # changes with the order
         self.guesses: Guesses | None = None
         self._audited: tuple[object, frozenset[str]] = (None, frozenset())  # with the stamp of the file
-        self._position = {name: i for i, name in enumerate(self.names)}
-        self._lock = Lock()
+        self._position: dict[str, int] = {}
+        self._lock = RLock()  # also for readers: the number of pictures may change
+        self.extend(listing)
+
+    def extend(self, listing: Listing) -> None:
+        """Takes in the pictures that are new; all others keep their numbers, and those that are gone are left out."""
+        with self._lock:
+            before = len(self.names)
+            for file in listing.files:
+                if file.name not in self._position:
+                    self._position[file.name] = len(self.names)
+                    self.names.append(file.name)
+                    self.paths.append(listing.path(file))
+            self.in_folders = {file.name: in_utf8(file.label) for file in listing.files if file.label}
+            more = len(self.names) - before
+            self.gone = ~self._mask(file.name for file in listing.files)
+            self.left_out = np.pad(self.left_out, (0, more)) | self.gone | self._mask(self.in_folders)
+            self.order = np.concatenate([self.order, np.arange(before, len(self.names), dtype=np.int64)])
+            self.guesses = None if self.guesses is None else self.guesses.extended(len(self.names))
+            self.version += 1
 
     def audited(self) -> frozenset[str]:
         """The pictures that are kept for an audit: a label of theirs would be trained on."""
@@ -142,15 +119,19 @@ class Desk:
         return self._audited[1]
 
     def leave_out(self, positions: Iterable[int]) -> None:
-        """Never offers these pictures."""
-        self.left_out[list(positions)] = True
+        """Never offers these pictures, nor those in class folders; all others again."""
+        with self._lock:
+            left_out = self.gone | self._mask(self.in_folders)
+            left_out[list(positions)] = True
+            self.left_out = left_out
 
     def offer(self, first: Sequence[int]) -> None:
         """Offers these pictures first, then the others: the most doubtful first, if there are guesses."""
-        chosen = set(first)
-        rest = [position for position in self._by_doubt().tolist() if position not in chosen]
-        self.order = np.array([*first, *rest], dtype=np.int64)
-        self.version += 1
+        with self._lock:
+            chosen = set(first)
+            rest = [position for position in self._by_doubt().tolist() if position not in chosen]
+            self.order = np.array([*first, *rest], dtype=np.int64)
+            self.version += 1
 
     def _by_doubt(self) -> Indices:
         if self.guesses is None:
@@ -172,12 +153,13 @@ class Desk:
 
     def rows_in(self, view: View) -> Mask:
         """Which pictures a view shows."""
-        answered, skipped = self._mask(self.book.labels), self._mask(self.annotations.skipped)
-        offered = ~self.left_out & ~self._mask(self.audited())
-        if view == "all":
-            return offered | answered
-        views = {"todo": ~answered & ~skipped & offered, "labelled": answered, "skipped": skipped & ~answered}
-        return views[view]
+        with self._lock:
+            answered, skipped = self._mask(self.book.labels), self._mask(self.annotations.skipped)
+            offered = ~self.left_out & ~self._mask(self.audited())
+            if view == "all":
+                return offered | answered
+            views = {"todo": ~answered & ~skipped & offered, "labelled": answered, "skipped": skipped & ~answered}
+            return views[view]
 
     def _mask(self, names: Iterable[str]) -> Mask:
         mask = np.zeros(len(self.names), np.bool_)
@@ -189,13 +171,14 @@ class Desk:
 
         With `surest`, the most certain guesses come first.
         """
-        shown, order = self.rows_in(view), self.order
-        if predicted is not None or surest:
-            shown = shown & self._predicted_as(predicted)
-        if surest and self.guesses is not None:
-            order = np.argsort(-self.guesses.confidence, kind="stable")
-        page = page_of(order, shown, start, count)
-        images = [self.describe(row) for row in page.rows]
+        with self._lock:
+            shown, order = self.rows_in(view), self.order
+            if predicted is not None or surest:
+                shown = shown & self._predicted_as(predicted)
+            if surest and self.guesses is not None:
+                order = np.argsort(-self.guesses.confidence, kind="stable")
+            page = page_of(order, shown, start, count)
+            images = [self.describe(row) for row in page.rows]
         return {"images": images, "previous": page.previous, "next": page.next, "matching": int(shown.sum())}
 
     def _predicted_as(self, name: str | None) -> Mask:
@@ -311,7 +294,7 @@ class Desk:
         """Numbers of pictures: in all, labelled, set aside, skipped, to label; and of the labels of each class."""
         labels = self.labels()
         return {
-            "images": len(self.names),
+            "images": int((~self.gone).sum()),
             "labelled": len(labels),
             "aside": sum(bool(answer.set_aside) for answer in self.book.labels.values()),
             "skipped": int(self.rows_in("skipped").sum()),

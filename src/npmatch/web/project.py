@@ -2,6 +2,7 @@
 
 A background thread checks the pictures, computes their features and chooses the first ones to label. Then it follows
 the labels and the rounds: the quick look is fitted anew, or a finished round's model guesses and chooses the next ones.
+Pictures that are added to the folder are taken in when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -9,42 +10,35 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
-import numpy as np
 import torch
 
 from npmatch.data import FileImages, ImageSet
 from npmatch.data.check import check_data
-from npmatch.data.check.findings import KINDS, DataReport
+from npmatch.data.check.findings import DataReport
 from npmatch.data.copies import copies_in_report, picture_of_each
-from npmatch.data.fingerprint import hash_contents
 from npmatch.data.sources.folders import list_pictures
-from npmatch.distributed.devices import choose_device
-from npmatch.draws import mix
 from npmatch.errors import NPMatchError
-from npmatch.labelling.first import MOST_IMAGES, SIDE, choose_typical, find_network, first_of_each, learnt_features
+from npmatch.labelling.first import SIDE, choose_typical, first_of_each
 from npmatch.labelling.suggest import choose_diverse
 from npmatch.report.formatting import printable
 from npmatch.report.gallery import LARGEST_SIDE
-from npmatch.training import load_tensors, save_tensors
 from npmatch.web.answer import encode_image
 from npmatch.web.audit import Audits
 from npmatch.web.decoding import shared_decoder
 from npmatch.web.desk import Desk
 from npmatch.web.figures import FigureCache
+from npmatch.web.findings import describe_findings
 from npmatch.web.forecasting import Forecasts
-from npmatch.web.models import Features, PageModel, PretrainedNetwork, QuickLook, RoundModel
+from npmatch.web.models import Features, PageModel, QuickLook, RoundModel
+from npmatch.web.picture_features import PictureFeatures
 from npmatch.web.rounds import Rounds
 from npmatch.web.training import MINUTES, Training
 
 OFFERED = 40  # pictures to label that are chosen at a time
 POLL_SECONDS = 0.5  # between two looks at labels and rounds
-SHOWN = 24  # pictures of each kind of finding
-FOUND_IN_FILES = [kind for kind in KINDS if KINDS[kind].level == "left out"]  # and those below
-FOUND_IN_FILES += ["duplicate", "near-duplicate", "wrong-extension", "animated", "tiny", "strip"]
-FOUND_IN_FILES += ["unread-format"]
 
 
 def runs_beside(folder: Path) -> Path:
@@ -71,7 +65,13 @@ class Project:
         self.progress: dict[str, Any] = {"stage": "checking", "done": 0, "total": len(self.desk.names)}
         self.model: PageModel | None = None
         self.quick_look: QuickLook | None = None
+        self._describer = PictureFeatures(self.rounds.out / ".features", device)
         self._features: Features | None = None
+        self.num_checks = 0  # of the pictures, so far
+        self._wants_check = Event()
+        self._has_new_pictures = False  # since the last guesses
+        self._chosen: RoundModel | None = None  # of a round that is not the newest
+        self._choosing = Lock()
         self._offered: list[int] = []
         self._looked_at: dict[int, str] = {}  # the labels that the quick look was fitted to
         self._refused: dict[str, str] = {}  # rounds whose model cannot be loaded, and why
@@ -93,6 +93,9 @@ class Project:
         try:
             self._prepare()
             while not self._stop.wait(POLL_SECONDS):
+                if self._wants_check.is_set():
+                    self._wants_check.clear()
+                    self._take_in()
                 self._follow_on()
         except NPMatchError as error:
             self.problem = str(error)
@@ -106,39 +109,45 @@ class Project:
         shared_decoder().start()
         self.report = report = check_data(self.listing, workers=0, advance=self._advance)
         names, broken = self.desk.names, {one.path for one in report.quarantine}
+        present = {file.name for file in self.listing.files}
         pool = ImageSet(FileImages(self.desk.paths, SIDE), torch.empty(len(names)), names)
         pictures = [int(number) for number in picture_of_each(len(names), copies_in_report(report, pool))]
-        used = first_of_each(pictures, [name not in broken for name in names])
+        used = first_of_each(pictures, [name in present and name not in broken for name in names])
         self.desk.leave_out(set(range(len(names))) - set(used))
+        self.num_checks += 1
         if not used:
             raise NPMatchError(f"{self.folder}: none of its {len(names)} images can be read")
-        self._features = self._describe(used)
+        self._features = self._describer.describe(
+            self.listing, self.desk.paths, used, self._begin_features, self._advance
+        )
         self._offer()
         self.progress = {"stage": "ready", "done": len(used), "total": len(used)}
+
+    def look_again(self) -> dict[str, int]:
+        """Asks for a check of the folder if pictures were added or removed; returns how many."""
+        now, before = ({file.name for file in one.files} for one in (list_pictures(self.folder), self.listing))
+        if now != before:
+            self._wants_check.set()
+        return {"new": len(now - before), "gone": len(before - now)}
+
+    def _take_in(self) -> None:
+        """Lists the pictures again, checks them, and lets the models guess those that are new."""
+        listing = list_pictures(self.folder)
+        if not listing.files:  # a disk that is not mounted, perhaps: what is known stays
+            return
+        self.listing = listing
+        self.desk.extend(listing)
+        self.progress = {"stage": "checking", "done": 0, "total": len(listing.files)}
+        self._prepare()
+        self._looked_at, self._has_new_pictures = {}, True
+
+    def _begin_features(self, number: int) -> None:
+        self.progress = {"stage": "features", "done": 0, "total": number}
 
     def _advance(self, number: int) -> None:
         self.progress = {**self.progress, "done": self.progress["done"] + number}
         if self._stop.is_set():
             raise NPMatchError("stopped")
-
-    def _describe(self, used: list[int]) -> Features:
-        """The features of pictures, from the file that an earlier page has left or new ones."""
-        if len(used) > MOST_IMAGES:
-            order = torch.randperm(len(used), generator=torch.Generator().manual_seed(mix(0, "first labels")))
-            used = [used[place] for place in sorted(order[:MOST_IMAGES].tolist())]
-        self.progress = {"stage": "features", "done": 0, "total": len(used)}
-        device = choose_device(self.device)
-        config = find_network(self.listing, device)
-        images = FileImages([self.desk.paths[row] for row in used], SIDE)
-        key = hash_contents(images, torch.arange(len(used)))[:16]
-        file = self.rounds.out / ".features" / f"page-{key}-{config.name.rpartition(':')[2]}.safetensors"
-        if file.is_file():
-            values = load_tensors(file)[0]["features"]
-        else:
-            values = learnt_features(config, images, device, workers=0, advance=self._advance)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_tensors(file, {"features": values})
-        return Features(PretrainedNetwork(config), np.array(used, dtype=np.int64), values)
 
     def _follow_on(self) -> None:
         """Follows labels and rounds; a table or a round that cannot be read may be mended while the page is open."""
@@ -154,7 +163,7 @@ class Project:
         labels = self.desk.labels()
         if labels != self._looked_at:
             self._look(labels)
-        if newest is not None and (self.model is None or self.model.name != newest):
+        if newest is not None and (self.model is None or self.model.name != newest or self._has_new_pictures):
             self._take_round(newest)
         elif self._is_exhausted():
             self._offer()
@@ -183,7 +192,7 @@ class Project:
         assert self._features is not None
         guesses = model.guesses(self.desk.paths, self._features.rows.tolist(), self._stop.is_set)
         if guesses is not None:
-            self.desk.guesses, self.model = guesses, model
+            self.desk.guesses, self.model, self._has_new_pictures = guesses, model, False
             self._offer()
 
     def _is_exhausted(self) -> bool:
@@ -213,9 +222,22 @@ class Project:
             raise NPMatchError(f"picture {position}: there is none of this number")
         return encode_image(FileImages([self.desk.paths[position]], LARGEST_SIDE), 0)
 
-    def answer(self, content: bytes) -> dict[str, Any]:
-        """The newest model's prediction for one image file."""
-        model = self.model
+    def model_of(self, name: str | None) -> PageModel | None:
+        """The model of a round, the quick look if the name is empty, or the newest one for None."""
+        if name is None or (self.model is not None and name == self.model.name):
+            return self.model
+        if not name:
+            return self.quick_look
+        if not (run := self.rounds.folder(name)).is_finished():
+            raise NPMatchError(f"{name}: has no model yet")
+        with self._choosing:
+            if self._chosen is None or self._chosen.name != name:
+                self._chosen = RoundModel(name, run.path, self.device)
+            return self._chosen
+
+    def answer(self, content: bytes, name: str | None = None) -> dict[str, Any]:
+        """A model's prediction for one image file, by default the newest model's."""
+        model = self.model_of(name)
         if model is None:
             raise NPMatchError(self.problem or "there is no model yet: label pictures of two classes first")
         found = model.answer(content)
@@ -225,19 +247,7 @@ class Project:
 
     def findings(self) -> list[dict[str, Any]]:
         """What is wrong with the pictures, each kind with some of them."""
-        report, found = self.report, []
-        position = {name: i for i, name in enumerate(self.desk.names)}
-        for finding in () if report is None else report.findings:
-            if finding.kind in FOUND_IN_FILES:
-                rows = [
-                    {"image": position.get(name), "name": printable(name)}
-                    for names in (finding.groups or [finding.names])
-                    for name in names
-                ]
-                kind = KINDS[finding.kind]
-                facts = {"kind": finding.kind, "level": kind.level, "meaning": kind.meaning, "count": len(rows)}
-                found.append({**facts, "images": rows[:SHOWN]})
-        return found
+        return [] if self.report is None else describe_findings(self.report, self.desk.names)
 
     def about(self) -> dict[str, Any]:
         """The facts of the folder that do not change."""
@@ -267,6 +277,7 @@ class Project:
         return {
             "problem": problem and printable(problem),
             "progress": self.progress,
+            "checks": self.num_checks,
             "sizes": None if self.report is None else self.report.sizes,
             "classes": classes,
             "counts": counts,

@@ -42,6 +42,8 @@ from npmatch.web.requests import (
 from npmatch.web.result_routes import add_audit_routes, add_forecast_routes, add_result_routes
 from npmatch.web.server import WorkQueue
 
+OptionalRound = Annotated[str | None, Query(alias="round", max_length=255)]
+
 
 def make_project_app(project: Project, access: Access, max_predictions: int = MAX_PREDICTIONS) -> ASGIApp:
     """The application for one folder, behind access control."""
@@ -66,10 +68,10 @@ def make_project_app(project: Project, access: Access, max_predictions: int = MA
     add_forecast_routes(app, project, others)
 
     @app.post("/api/predict")
-    async def predict(request: Request) -> dict[str, Any]:
+    async def predict(request: Request, name: OptionalRound = None) -> dict[str, Any]:
         with predictions.slot():
             content = await read_body(request, MAX_UPLOAD)
-            return await predictions.run(project.answer, content)
+            return await predictions.run(project.answer, content, name)
 
     return AccessMiddleware(app, access)
 
@@ -89,6 +91,11 @@ def add_folder_routes(app: FastAPI, project: Project, queue: WorkQueue) -> None:
     @app.get("/api/findings")
     async def findings() -> list[dict[str, Any]]:
         return await waiting(queue, project.findings)
+
+    @app.post("/api/look-again")
+    async def look_again(request: Request) -> dict[str, int]:
+        parse(Strict, await read_body(request, MAX_BODY) or b"{}")
+        return await waiting(queue, project.look_again)
 
     @app.get("/api/images/{position}")
     async def image(position: int) -> Response:

@@ -36,12 +36,16 @@ export function update(_, isOpen) {
   const models = [...run.status.rounds].reverse().filter(({ is_finished: isFinished }) => isFinished).map(({ name }) => [name, name]);
   if (run.status.quick_look) models.push(["", "quick look"]);
   const choice = find("#model");
-  if (JSON.stringify([...choice.options].map(({ value }) => value)) !== JSON.stringify(models.map(([value]) => value))) {
+  const before = [...choice.options].map(({ value }) => value);
+  if (JSON.stringify(before) !== JSON.stringify(models.map(([value]) => value))) {
+    const chosen = choice.value;
+    const isOlder = before.indexOf(chosen) > 0 && models.some(([value]) => value === chosen);
     choice.replaceChildren(...models.map(([value, text]) => make("option", { value, text }))); // the newest is chosen
+    if (isOlder) choice.value = chosen; // unless somebody has chosen another
   }
   find("#no-model").hidden = models.length > 0;
   find("#with-model").hidden = models.length === 0;
-  find("#results-lead").textContent = "The newest model predicts new pictures.";
+  find("#results-lead").textContent = "The model chosen here predicts new pictures and is exported.";
   forecast.update();
   if (isOpen && models.length && loaded !== version()) load();
 }
@@ -76,11 +80,14 @@ const shortly = (error) => error.toFixed(error < 10 ? 1 : 0);
 const bases = {
   test: ({ error, level: share, low, high, images }) => [`${error.toFixed(1)} %`,
     `${level(share)} sure: ${low.toFixed(1)} to ${high.toFixed(1)} %, measured on ${count(images)} test images`],
-  between: ({ estimate, quick_look: other }) => [
-    !estimate ? "…" : known(estimate.error) ? `about ${shortly(estimate.error)} %` : "unknown",
-    (estimate ? `${estimate.source[0].toUpperCase()}${estimate.source.slice(1)}, as in the report. ` : "The model looks at the pictures without a label… ") +
-    (known(other) ? `The quick look errs on ${shortly(other)} % of labels that it had not seen. ` : "") +
-    "Neither is a bound; “Is it good enough?” below measures the error."],
+  between: ({ estimate, quick_look: other }) => {
+    if (!estimate) return ["…", "The model looks at the pictures without a label."];
+    const found = [estimate.error, other].filter(known);
+    const value = found.length > 1 ? `${shortly(Math.min(...found))} to ${shortly(Math.max(...found))} %` : found.length ? `about ${shortly(found[0])} %` : "unknown";
+    const own = known(estimate.error) ? `About ${shortly(estimate.error)} % ${estimate.source}, as in the report; often too low. ` : `${estimate.source}. `;
+    const look = known(other) ? `${shortly(other)} % on labels that the quick look had not seen. ` : "";
+    return [value, `${own}${look}Neither is a bound; “Is it good enough?” below measures the error.`];
+  },
   folds: ({ error, images }) => [known(error) ? `about ${shortly(error)} %` : "unknown",
     `On ${count(images)} labels, each left out of the fit in turn. They are not a random sample.`],
 };
@@ -179,6 +186,7 @@ async function predict(files) {
     return;
   }
   isPredicting = true;
+  const round = new URLSearchParams({ round: find("#model").value });
   const images = files.filter(([, file]) => !file.type || file.type.startsWith("image/"));
   const rows = [["path", "label", "confidence", "uncertainty", "withheld", "model", "problem"]];
   const words = find("#predict-words");
@@ -189,7 +197,7 @@ async function predict(files) {
     words.textContent = `${count(index)} of ${count(images.length)} predicted`;
     try {
       if (file.size > run.limits.upload_bytes) throw new Error("larger than the server allows");
-      const answer = await fetchJson("/api/predict", { method: "POST", body: file });
+      const answer = await fetchJson(`/api/predict?${round}`, { method: "POST", body: file });
       const [first] = answer.classes;
       rows.push([name, first.name, first.probability, answer.entropy, answer.withheld ?? "", answer.model || "quick look", ""]);
       if (index < mostShown) showPrediction(name, file, first, answer);

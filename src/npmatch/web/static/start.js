@@ -5,11 +5,12 @@ import { count, find, make, notify, picture } from "./dom.js";
 import { asides } from "./folder-desk.js";
 
 let shownClasses = "";
-let hasFindings = false;
+let shownCheck = 0; // the check of the pictures whose findings are on the page
 let refresh;
 
 export function listen(_, sharedRefresh) {
   refresh = sharedRefresh;
+  find("#look-again").addEventListener("click", () => lookAgain(true));
   find("#add-class").addEventListener("submit", (event) => {
     event.preventDefault();
     const name = find("#new-class").value.trim();
@@ -17,8 +18,23 @@ export function listen(_, sharedRefresh) {
   });
 }
 
+export const open = () => lookAgain(false);
+
+// Asks the server whether there are other pictures in the folder by now.
+async function lookAgain(tellsAlways) {
+  try {
+    const { new: added, gone } = await post("/api/look-again", {});
+    const words = [added && `${count(added)} new`, gone && `${count(gone)} gone`].filter(Boolean).join(", ");
+    if (words) notify(`Pictures: ${words}. They are being checked.`);
+    else if (tellsAlways) notify("There are no other pictures.");
+    if (words) await refresh();
+  } catch (error) {
+    notify(error.message, true);
+  }
+}
+
 export function update(run) {
-  const { counts, sizes, progress } = run.status;
+  const { counts, sizes, progress, checks } = run.status;
   const [smallest, , largest] = sizes?.width ?? [];
   const range = smallest === largest ? smallest : `${smallest} to ${largest}`;
   const size = smallest ? `, ${range} pixels wide` : "";
@@ -26,8 +42,8 @@ export function update(run) {
     `${count(counts.images)} pictures in ${run.folder}${size}. ${count(counts.labelled)} have a label.`;
   find("#check-command").textContent = run.check;
   showClasses(run.classes.slice(asides.length), counts.of_class);
-  if (!hasFindings && progress.stage !== "checking") showFindings();
-  else if (!hasFindings) find("#findings-lead").textContent = "They are being checked…";
+  if (progress.stage === "checking") find("#findings-lead").textContent = "They are being checked…";
+  else if (shownCheck !== checks) showFindings(checks);
 }
 
 async function change(request) {
@@ -62,8 +78,8 @@ function showClasses(classes, numbers) {
   }));
 }
 
-async function showFindings() {
-  hasFindings = true;
+async function showFindings(checks) {
+  shownCheck = checks;
   try {
     const found = await fetchJson("/api/findings");
     find("#findings-lead").textContent = found.length ? "" : "Nothing was found: all files can be read, and no two look the same.";
@@ -74,7 +90,7 @@ async function showFindings() {
         make("ul", { class: "small-shots" }, ...images.map(({ image, name }) =>
           make("li", { title: name }, ...(image === null ? [] : [picture(image, name)]), name))))));
   } catch (error) {
-    hasFindings = false;
+    shownCheck = 0;
     notify(error.message, true);
   }
 }
