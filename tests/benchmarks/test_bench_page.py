@@ -11,4 +11,5 @@ def test_the_quick_look_is_timed_and_judged(tmp_path):
     assert row["model"] == "quick look"
     assert row["seconds"] >= 0
     assert 0 <= row["error"] <= 100
-    assert row["low"] == row["high"]
+    assert 0 <= row["quick_look"] <= 100
+    assert row["confidence"] is None, "that is the estimate of a trained model"

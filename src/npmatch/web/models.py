@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -146,7 +147,8 @@ class QuickLook:
         """The guesses for all pictures that have features; `number` is that of all pictures."""
         return Guesses.of("", self.class_names, self._predict(self.features.values), self.features.rows, number)
 
-    def mistakes(self) -> list[tuple[int, str, str]]:
+    @cached_property
+    def judged(self) -> list[tuple[int, str, str]]:
         """Every labelled picture that can be judged, with its class and the one that a fit without it predicts."""
         rows, predicted = out_of_fold(BASELINES["probe"], self._f, self.y, len(self.class_names), 0)
         names = self.class_names

@@ -86,7 +86,7 @@ def _estimated(project: Project) -> dict[str, Any]:
     look = project.quick_look
     found: dict[str, Any] = {"basis": "between", "quick_look": None, "confusions": [], "kept": []}
     if look is not None:
-        judged = look.mistakes()
+        judged = look.judged
         found |= {"quick_look": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
     return found
 
@@ -126,7 +126,7 @@ def _of_quick_look(project: Project) -> dict[str, Any]:
     look = project.quick_look
     if look is None:
         raise NPMatchError("there is no quick look yet: label pictures of two classes first")
-    judged = look.mistakes()
+    judged = look.judged
     facts: dict[str, Any] = {"round": "", "images": len(judged), "basis": "folds", "kept": [], "commands": {}}
     return {**facts, "error": _share_wrong(judged), "confusions": _sorted(_mistakes_of(judged))}
 

@@ -64,7 +64,13 @@ export function copyFrom(button, code) {
 }
 
 // The address names a view, and perhaps what it shows: #audit/round1.
-export const addressed = () => location.hash.slice(1).split("/").map(decodeURIComponent);
+export function addressed() {
+  try {
+    return location.hash.slice(1).split("/").map(decodeURIComponent);
+  } catch { // no address of this page
+    return [""];
+  }
+}
 
 // Shows the view that the address names, or the first one, hides the others, and returns its name. Two views may share
 // a section of the page, and a view may be part of the step of another.

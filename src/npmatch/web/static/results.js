@@ -8,6 +8,7 @@ import { count, find, isolated, level, make, notify, percent, picture } from "./
 const mostShown = 60; // predicted pictures with a thumbnail
 let run;
 let loaded = ""; // model and labels of the results on the page
+const estimates = new Map(); // by round, so that the tile does not flicker
 let csvUrl;
 let isPredicting = false;
 
@@ -63,9 +64,11 @@ async function load() {
     const asked = new URLSearchParams({ round });
     const [result, measured] = await Promise.all([fetchJson(`/api/results?${asked}`), audit.showCard(round), forecast.showCard(round)]);
     const isShown = () => round === find("#model").value;
+    result.estimate = estimates.get(round);
     if (isShown()) show(round, result, measured);
-    if (result.basis !== "between" || measured) return;
+    if (result.basis !== "between" || measured || result.estimate) return;
     result.estimate = await fetchJson(`/api/estimate?${asked}`).catch((error) => ({ error: null, source: error.message }));
+    estimates.set(round, result.estimate);
     if (isShown()) show(round, result, measured);
   } catch (error) {
     find("#error-tiles").replaceChildren(make("p", { class: "muted", text: error.message }));
