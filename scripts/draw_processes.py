@@ -20,6 +20,7 @@ from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
 from npmatch.algorithms import NPMatch
+from npmatch.heads import ContextHead
 from npmatch.types import Batch, Prediction, Task
 
 LABELS, POINTS, WEAK, STRONG = 5, 600, 0.03, 0.15  # labels a class; standard deviations of the two views' jitter
@@ -72,8 +73,20 @@ def train(process: str, x: Tensor, y: Tensor, labeled: Tensor, steps: int, seed:
         nn.utils.clip_grad_norm_(algorithm.parameters(), 1.0)
         optimizer.step()
     algorithm.eval()
-    algorithm.model.head.set_context(algorithm.model.features(x[labeled]).detach(), y[labeled])  # type: ignore[operator]
+    set_context(algorithm, x, y, labeled)
     return algorithm
+
+
+@torch.no_grad()
+def set_context(algorithm: NPMatch, x: Tensor, y: Tensor, labeled: Tensor) -> None:
+    """Lets the process predict from the labelled points, and from trusted ones if it was trained with such."""
+    head, features = algorithm.model.head, algorithm.model.features
+    if isinstance(head, ContextHead) and (found := algorithm.trusted_images()) is not None:
+        index, pseudo = found
+        is_trusted = torch.cat([torch.zeros(len(labeled)), torch.ones(len(index))]).bool()
+        head.set_context(features(x[torch.cat([labeled, index])]), torch.cat([y[labeled], pseudo]), is_trusted)
+    else:
+        head.set_context(features(x[labeled]), y[labeled])  # type: ignore[operator]
 
 
 @torch.no_grad()
