@@ -23,7 +23,15 @@ def messy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def report(messy):
+def small_chunks():
+    """Several chunks of few files, as a single one is inspected without a worker process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("npmatch.data.check.inspection.CHUNK", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def report(messy, small_chunks):
     return check_data(list_data(messy.root), workers=2)
 
 
@@ -187,7 +195,7 @@ def test_a_name_that_is_not_utf8_survives_json(photos, write_image, capsys):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_check_hands_over_the_images_as_training_decodes_them(messy, report, workers):
+def test_the_check_hands_over_the_images_as_training_decodes_them(messy, report, small_chunks, workers):
     listing = list_data(messy.root)
     pixels = torch.full((len(listing.files), 3, 24, 24), 7, dtype=torch.uint8)
     handing_over = check_data(listing, workers=workers, pixels=pixels)

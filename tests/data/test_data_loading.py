@@ -29,6 +29,14 @@ def test_images_come_in_order(memory_dataset: Dataset, file_dataset: Dataset, wo
         assert torch.equal(torch.cat(batches), pixels)
 
 
+def test_a_single_batch_starts_no_process(file_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", lambda _: pytest.fail("started"))
+    [images] = iterate_images(file_dataset.train.images, 60, workers=3)
+    assert torch.equal(images, file_dataset.train.images.take(torch.arange(60)))
+    with pytest.raises(pytest.fail.Exception, match="started"):
+        next(iterate_images(file_dataset.train.images, 59, workers=3))
+
+
 def test_batches_of_no_images_are_refused(memory_dataset: Dataset) -> None:
     for size in (0, -1):
         with pytest.raises(NPMatchError, match=f"batch_size={size}: give a number of images, 1 or more"):

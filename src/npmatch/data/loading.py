@@ -31,9 +31,12 @@ def workers_or_default(workers: int | None) -> int:
     return default_workers() if workers is None else workers
 
 
-def fetch_in_order(fetch: Callable[[int], T], keys: Iterable[int], workers: int) -> Iterator[T]:
-    """`fetch(key)` for each key in order, computed ahead by at most `workers` processes; with 0, in this process."""
-    workers = min(workers, _cores())
+def fetch_in_order(fetch: Callable[[int], T], keys: Sequence[int], workers: int) -> Iterator[T]:
+    """`fetch(key)` for each key in order, computed ahead by at most `workers` processes; with 0, in this process.
+
+    A single key is fetched in this process: there is nothing to compute ahead, and starting a process takes longer.
+    """
+    workers = min(workers, _cores(), len(keys)) if len(keys) > 1 else 0
     # No pin_memory: the loader pins in a thread, which breaks the capture of a CUDA graph at the same time.
     loader: DataLoader[Any] = DataLoader(
         _FetchDataset(fetch),
@@ -83,7 +86,7 @@ def _iterate_batches(
 ) -> Iterator[Tensor]:
     if is_in_memory(store):  # nothing is decoded, so another process would only add a copy
         workers = 0
-    return fetch_in_order(_TakeBatch(store, index, batch_size), starts, min(workers, len(starts)))
+    return fetch_in_order(_TakeBatch(store, index, batch_size), starts, workers)
 
 
 def _unchanged(item: T) -> T:

@@ -58,7 +58,7 @@ def inspect_files(paths: Sequence[str], workers: int, size: int | None = None) -
     """
     encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)  # shared by processes without copies
     starts = range(0, len(paths), CHUNK)
-    yield from fetch_in_order(_InspectChunk(encoded, size), starts, min(workers, len(starts)))
+    yield from fetch_in_order(_InspectChunk(encoded, size), starts, workers)
 
 
 class _InspectChunk:
