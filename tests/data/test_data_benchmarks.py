@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from npmatch.data import load_dataset
+from npmatch.data.sources.benchmarks import _digits
 from npmatch.errors import NPMatchError
 
 
@@ -37,13 +38,23 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_digits_split_is_stratified_fixed_and_disjoint_and_its_constants_are_right() -> None:
-    first, again = load_dataset("digits"), load_dataset("digits")
-    assert torch.equal(first.train.images.pixels, again.train.images.pixels)
+    first = load_dataset("digits")
+    _digits.cache_clear()  # parse and split them again
+    assert torch.equal(first.train.images.pixels, load_dataset("digits").train.images.pixels)
     share = torch.bincount(first.test.labels) / torch.bincount(first.train.labels)
     assert (share - 360 / 1437).abs().max() < 0.01
     pixels = first.train.images.pixels.double() / 255
     assert abs(pixels.mean() - first.mean[0]) < 1e-4
     assert abs(pixels.std() - first.std[0]) < 2e-4
+
+
+def test_changed_digits_are_nobody_elses() -> None:
+    changed, other = load_dataset("digits"), load_dataset("digits")
+    changed.train.images.pixels.zero_()
+    changed.train.labels.zero_()
+    for dataset in (other, load_dataset("digits")):
+        assert dataset.train.images.pixels.any()
+        assert dataset.train.labels.any()
 
 
 def test_stl10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,25 @@ from npmatch.types import Dataset, ImageSet
 
 def read_digits() -> Dataset:
     """1,437 training and 360 test images of ten digits, 8×8, grey; the split is fixed."""
+    pixels, labels, train, test = _digits()
+
+    def part(index: np.ndarray) -> ImageSet:
+        return ImageSet(ArrayImages(torch.from_numpy(pixels[index])), torch.from_numpy(labels[index]))
+
+    names = tuple(str(digit) for digit in range(10))
+    return Dataset("digits", names, part(train), part(test), mean=(0.3062,), std=(0.3769,))
+
+
+@cache  # scikit-learn parses a table of text, which takes longer than a step of training
+def _digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pixels and labels of all digits, and the positions of training and test images; not to be changed."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
     pixels = np.minimum(digits.images * 16, 255).astype(np.uint8)[:, None]  # 0…16 → 0, 16, …, 240, 255
     train, test = train_test_split(np.arange(len(pixels)), test_size=360, stratify=digits.target, random_state=0)
-
-    def part(index: np.ndarray) -> ImageSet:
-        return ImageSet(ArrayImages(torch.from_numpy(pixels[index])), torch.from_numpy(digits.target[index]))
-
-    names = tuple(str(digit) for digit in range(10))
-    return Dataset("digits", names, part(train), part(test), mean=(0.3062,), std=(0.3769,))
+    return pixels, digits.target, train, test
 
 
 def read_stl10(root: Path) -> Dataset:
