@@ -65,3 +65,22 @@ def test_the_fast_activations_are_the_same_for_any_batch(frozen):
         fast = fast_activations(frozen, images[:4])
         assert fast != frozen.activations  # otherwise the network could not be traced
         torch.testing.assert_close(fast(images), frozen.activations(images), atol=1e-4, rtol=1e-3)
+
+
+class Forgetful(nn.Module):
+    """A network whose trace differs from it, because it is another one at each call."""
+
+    num_features = 4
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x.mean((2, 3))[:, [0, 1, 2, 0]] * self.calls
+
+
+def test_a_network_that_differs_from_its_trace_is_not_traced():
+    trunk = FrozenTrunk(Forgetful(), None, 3)
+    assert fast_activations(trunk, torch.rand(4, 3, 8, 8)) == trunk.activations
