@@ -16,6 +16,8 @@ from tiny import train_tiny
 
 # Folders with the longest files: taken first, so that no worker starts a long one when the others are done.
 LONGEST = ("distributed", "compare", "benchmarks", "runs", "web", "config", "training")
+# Folders with tests that train runs but do not look at the figures of their reports.
+UNDRAWN = ("cli", "config", "data", "labelling", "runs", "training")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -34,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def one_thread():
     """Small tensors: more threads would only wait for one another."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def undrawn_figures(request, monkeypatch):
+    """Spares matplotlib's drawing, half of the time of a tiny run, where a report's figures are not looked at.
+
+    The figures are still made of the run's data. They are drawn in runs that tests share, and by the tests of the report.
+    """
+    if request.path.parent.name in UNDRAWN:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: file.write("<svg></svg>"))
 
 
 @pytest.fixture
