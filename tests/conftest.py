@@ -42,7 +42,7 @@ def one_thread():
 def undrawn_figures(request, monkeypatch):
     """Spares matplotlib's drawing, half of the time of a tiny run, where a report's figures are not looked at.
 
-    The figures are still made of the run's data. They are drawn in runs that tests share, and by the tests of the report.
+    The figures are still made of the run's data. Runs that tests share draw them, and so do the tests of the report.
     """
     if request.path.parent.name in UNDRAWN:
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: file.write("<svg></svg>"))

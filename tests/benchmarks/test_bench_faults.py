@@ -3,36 +3,37 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from npmatch.training import Checkpoints
-
-# In a process of its own, because the benchmark forks.
-BOTH = """
-import json
 from benchmarks import faults
-from npmatch.training.update import Update
+from npmatch.training import Checkpoints, Update
+from starting import run_together
 
-def bench(rounds):
-    settings = ["training.checkpoint_every=4", "training.log_every=5", "training.eval_every=10", "training.batch=8",
-                "training.unlabeled_ratio=2", "backbone.width=4"]
-    result = faults.bench_faults(rounds, iterations=24, kills=2, jobs=2, settings=settings, seed=3)
-    return result.asdict()
+SETTINGS = [
+    "training.checkpoint_every=4", "training.log_every=5", "training.eval_every=10", "training.batch=8",
+    "training.unlabeled_ratio=2", "backbone.width=4",
+]  # fmt: skip
 
-whole = bench(rounds=2)
-Update.load_state_dict = lambda self, state: None  # a resumed run has no momentum
-faults.draw_deaths = lambda plan, number: [faults.Death(faults.FAULTS[2], 2.9)]
-print(json.dumps({"whole": whole, "forgetful": bench(rounds=1)}))
-"""
+
+def bench(rounds: int) -> dict:
+    return faults.bench_faults(rounds, iterations=24, kills=2, jobs=2, settings=SETTINGS, seed=3).asdict()
+
+
+def bench_both(path: Path) -> None:
+    """Writes the results of runs as they are and of runs that forget their momentum."""
+    whole = bench(rounds=2)
+    Update.load_state_dict = lambda self, state: None  # a resumed run has no momentum
+    faults.draw_deaths = lambda plan, number: [faults.Death(faults.FAULTS[2], 2.9)]
+    path.write_text(json.dumps({"whole": whole, "forgetful": bench(rounds=1)}))
 
 
 @pytest.fixture(scope="module")
-def results() -> dict:
-    command = [sys.executable, "-c", BOTH]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def results(tmp_path_factory) -> dict:
+    path = tmp_path_factory.mktemp("faults") / "results.json"
+    run_together(bench_both, [(path,)], seconds=600)  # in a process of its own, because the benchmark forks
+    return json.loads(path.read_text())
 
 
 def share_of_same_rounds(result: dict) -> float:

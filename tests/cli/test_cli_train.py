@@ -5,8 +5,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pyarrow.parquet as pq
@@ -17,6 +15,7 @@ from few_photos import save_photo, save_photos
 from npmatch.cli import main
 from npmatch.cli.shared import score_table
 from npmatch.runs.folder import RunFolder
+from starting import started_command
 from tiny import TINY
 
 WORDS = [f"{key}={value}" for key, value in TINY.items()]
@@ -85,17 +84,16 @@ def test_training_on_a_folder_of_pictures(tmp_path, capsys):
 def test_a_signal_saves_the_run_and_resume_finishes_it(tmp_path, signum, code):
     run = tmp_path / "run"
     words = ["train", "digits-40", "--out", str(run), "--device", "cpu", *WORDS, "training.iterations=3000"]
-    command = [sys.executable, "-m", "npmatch", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 60
-    while not list((run / "checkpoints").glob("*.safetensors")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "--resume" in err
+    with started_command(tmp_path / "log", *words) as process:
+        deadline = time.monotonic() + 60
+        while not list((run / "checkpoints").glob("*.safetensors")):
+            assert process.is_alive(), (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signum)
+        process.join(60)
+        assert process.exitcode == code
+    assert "--resume" in (tmp_path / "log").read_text()
     steps = [r["step"] for r in RunFolder(run).records() if r["kind"] == "train"]
     assert steps == list(range(5, steps[-1] + 1, 5))
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch.distributed as dist
 from failing_worker import WORLD, run_cases
-from starting import run_together
 
 from few_photos import save_photos
+from starting import run_together
 from tiny import stop_tiny
 
 # Each group runs in new processes: after one of the last three errors a process cannot be used any more.

@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 import torch
 from rank_worker import CASES, STEPS, train_cases
-from starting import run_together
 
 from npmatch.training import load_tensors
+from starting import run_together
 
 WORLDS = {0: 1, 2: 2, 3: 3}  # 0: one process without a process group
 

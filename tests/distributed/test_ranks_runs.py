@@ -6,7 +6,6 @@ import pytest
 import torch
 from PIL import Image
 from run_worker import BATCHES, WORLD, do_everything
-from starting import run_together
 
 import npmatch
 from npmatch.data import load_dataset
@@ -14,6 +13,7 @@ from npmatch.errors import NPMatchError
 from npmatch.predict.files import predict_files
 from npmatch.runs.folder import RunFolder
 from npmatch.training import load_tensors
+from starting import run_together
 from tiny import train_tiny
 
 CLOCKS = ("seconds", "images_per_second")
