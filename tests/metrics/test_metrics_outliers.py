@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from npmatch.metrics import outlier_auroc
+from npmatch.metrics import auroc, outlier_auroc
 from npmatch.types import Prediction
 
 
@@ -21,3 +21,8 @@ def test_it_is_scikit_learns(digits, has_outlier):
 
     expected = roc_auc_score([0] * 50 + [1] * 70, torch.cat([known, foreign]))
     assert outlier_auroc(prediction(known), prediction(foreign)) == pytest.approx(100 * expected)
+
+
+def test_it_takes_any_score():
+    low, high = torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0.4, 0.9])
+    assert auroc(low, high) == pytest.approx(100 * roc_auc_score([0, 0, 0, 1, 1], torch.cat([low, high])))

@@ -12,7 +12,7 @@ from npmatch.metrics.calibration_error import (
 )
 from npmatch.metrics.classwise import ClassRow, balanced_accuracy, classwise, confusion, geometric_accuracy
 from npmatch.metrics.intervals import Interval, clopper_pearson
-from npmatch.metrics.outliers import outlier_auroc
+from npmatch.metrics.outliers import auroc, outlier_auroc
 from npmatch.metrics.scores import Scores, scores
 from npmatch.metrics.selective import RiskCoverage, aurc, risk_coverage
 
@@ -23,6 +23,7 @@ __all__ = [
     "RiskCoverage",
     "Scores",
     "aurc",
+    "auroc",
     "balanced_accuracy",
     "classwise",
     "clopper_pearson",

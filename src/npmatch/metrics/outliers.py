@@ -1,4 +1,4 @@
-"""How well images that belong to no class are told from the others."""
+"""How well a score tells some images from others, such as those that belong to no class from the rest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ def outlier_auroc(known: Prediction, foreign: Prediction) -> float:
 
     The score is the outlier probability, or the entropy of a prediction that has none.
     """
-    of_known = _outlier_scores(known).sort().values
-    of_foreign = _outlier_scores(foreign)
-    lower, not_higher = (torch.searchsorted(of_known, of_foreign, right=right) for right in (False, True))
-    return 100 * float((lower + not_higher).double().mean()) / (2 * len(of_known))
+    return auroc(_outlier_scores(known), _outlier_scores(foreign))
+
+
+def auroc(low: Tensor, high: Tensor) -> float:
+    """AUROC in %: how often one of the scores `high` n exceeds one of the scores `low` m; equal scores count half."""
+    ordered = low.sort().values
+    below, not_above = (torch.searchsorted(ordered, high, right=right) for right in (False, True))
+    return 100 * float((below + not_above).double().mean()) / (2 * len(ordered))
 
 
 def _outlier_scores(prediction: Prediction) -> Tensor:
