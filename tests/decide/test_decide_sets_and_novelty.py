@@ -60,6 +60,7 @@ def test_novelty_is_the_fifth_neighbours_distance():
     neighbours = NearestNeighbors(n_neighbors=5).fit(standard)
     distance = neighbours.kneighbors((new - known.mean(0)) / known.std(0))[0][:, -1]
     torch.testing.assert_close(novelty.score(new), torch.tensor(distance).float(), rtol=1e-3, atol=1e-4)
+    assert (novelty.score(new, neighbours=6) > novelty.score(new)).all()
     own = neighbours.kneighbors()[0][:, -1]  # scikit-learn leaves a point out of its own neighbours
     torch.testing.assert_close(novelty.own, torch.tensor(own).float().sort().values, rtol=1e-3, atol=1e-4)
     far = novelty.score(new + 20 * scale)

@@ -40,10 +40,13 @@ class Novelty:
         own = _distance(standard, standard, min(NEIGHBOURS, len(features) - 1) + 1)  # the nearest is the image itself
         return Novelty(standard, mean, scale, own.sort().values)
 
-    def score(self, features: Tensor) -> Tensor:
-        """Features N F → scores N; the larger the score, the less the image resembles a training image."""
+    def score(self, features: Tensor, neighbours: int = NEIGHBOURS) -> Tensor:
+        """Features N F → scores N; the larger the score, the less the image resembles a training image.
+
+        `limit` is that of scores with the default number of neighbours.
+        """
         standard = (features - self.mean) / self.scale
-        return _distance(standard, self.features, min(NEIGHBOURS, len(self.features)))
+        return _distance(standard, self.features, min(neighbours, len(self.features)))
 
     def limit(self, quantile: float = QUANTILE) -> float:
         """The score below which this share of the training images lies."""
@@ -56,9 +59,9 @@ class Novelty:
         return {"features": self.features, "mean": self.mean, "scale": self.scale, "own": self.own}
 
 
-def reference_positions(n: int) -> Tensor:
-    """Evenly spaced positions of at most MAX_IMAGES among n images."""
-    return torch.linspace(0, n - 1, min(n, MAX_IMAGES), dtype=torch.float64).round().long()
+def reference_positions(n: int, most: int = MAX_IMAGES) -> Tensor:
+    """Evenly spaced positions of at most `most` among n images."""
+    return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).round().long()
 
 
 def _distance(features: Tensor, reference: Tensor, neighbour: int) -> Tensor:
