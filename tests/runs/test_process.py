@@ -8,9 +8,11 @@ import torch
 
 import npmatch
 from npmatch.cli import main
+from npmatch.data.images import select_images
 from npmatch.errors import NPMatchError
 from npmatch.predict.export import export_onnx
-from npmatch.runs.process import ablate_context, context_changes
+from npmatch.runs.open import open_run_data
+from npmatch.runs.process import ablate_context, context_changes, context_rows
 from tiny import train_tiny
 
 
@@ -81,3 +83,12 @@ def test_a_method_without_a_process_is_refused(tmp_path):
     run = train_tiny(tmp_path / "run", algorithm="fixmatch", training__iterations=1)
     with pytest.raises(NPMatchError, match="'fixmatch' has no neural process"):
         ablate_context(run.folder, device="cpu")
+
+
+def test_other_images_than_the_held_out_ones_can_judge(tiny_run, rows):
+    classifier, run = npmatch.load(tiny_run.folder, "cpu"), open_run_data(tiny_run.folder)
+    assert context_rows(classifier, run, run.dataset.test) == list(rows.values())
+    hidden = select_images(run.dataset.train, run.split.unlabeled[:100])
+    found = {row.change: row for row in context_rows(classifier, run, hidden)}
+    expected = (classifier.predict(hidden.images.take(torch.arange(100))).label != hidden.labels).double().mean()
+    assert found["as saved"].error == pytest.approx(100 * float(expected))

@@ -27,7 +27,9 @@ from npmatch.errors import NPMatchError
 from npmatch.heads import ContextHead, NeuralProcessHead
 from npmatch.metrics import scores
 from npmatch.predict.batches import describe_store
-from npmatch.runs.open import load, open_run_data
+from npmatch.predict.classifier import Classifier
+from npmatch.runs.open import RunData, load, open_run_data
+from npmatch.types import ImageSet
 from npmatch.user_code import trusting
 
 MOST_REMOVED = 10  # classes whose removal is tried, evenly spaced
@@ -38,7 +40,7 @@ Change = Callable[[Any, Tensor, Tensor], None]  # head, context features n F and
 
 @dataclass(frozen=True)
 class ContextRow:
-    """The predictions of the held-out images after one change of the context."""
+    """The predictions of the judged images after one change of the context."""
 
     change: str
     error: float  # %
@@ -58,12 +60,23 @@ def ablate_context(
     with trusting(trust_code):
         classifier = load(folder, str(choose_device(device)))
         run = open_run_data(folder, data)
-    head = classifier.model.head
-    if not isinstance(head, Head):
+    if not has_context(classifier):
         raise NPMatchError(f"{folder}: '{run.config.name}' has no neural process, so there is no context to change")
     held_out = evaluation_set(run.dataset, run.split)
     if held_out is None:
         raise NPMatchError(f"{folder}: there are no held-out images; put labelled ones into test/<class>/")
+    return context_rows(classifier, run, held_out)
+
+
+def has_context(classifier: Classifier) -> bool:
+    """Whether a model has a neural process, and so a context to change."""
+    return isinstance(classifier.model.head, Head)
+
+
+def context_rows(classifier: Classifier, run: RunData, judged: ImageSet) -> list[ContextRow]:
+    """The rows of `ablate_context` for a model that has a context, and for other images with their labels."""
+    head = classifier.model.head
+    assert isinstance(head, Head)
     facts = (classifier.spec, classifier.device, run.config.training.eval_batch)
     if isinstance(head, ContextHead):
         f_context, y = head.context_features, head.context_labels
@@ -71,11 +84,11 @@ def ablate_context(
         context = SelectedImages(run.dataset.train.images, run.split.labeled)
         f_context = describe_store(classifier.model, context, *facts)[1].to(classifier.device)
         y = run.dataset.train.labels[run.split.labeled].to(classifier.device)
-    f_held_out = describe_store(classifier.model, held_out.images, *facts)[1].to(classifier.device)
+    f_judged = describe_store(classifier.model, judged.images, *facts)[1].to(classifier.device)
 
     rows = []
     for name, changes in context_changes(y, isinstance(head, NeuralProcessHead)):
-        found = [changed_scores(head, change, f_context, y, f_held_out, held_out.labels) for change in changes]
+        found = [changed_scores(head, change, f_context, y, f_judged, judged.labels) for change in changes]
         rows.append(ContextRow(name, *(mean(column) for column in zip(*found, strict=True))))
     return rows
 
