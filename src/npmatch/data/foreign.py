@@ -32,13 +32,17 @@ def load_with_foreign(config: DataConfig, listing: Listing | None = None) -> Dat
     dataset = load_dataset(config.source, _path(config.root), config.image_size, config.check, listing)
     if not share or name is None:
         return dataset
-    is_scalable = name in SOURCES and SOURCES[name].size is not None  # images from files can have any size
-    side = dataset.train.images.shape[-1] if is_scalable else None
     try:
-        foreign = load_dataset(name, _path(config.foreign_root), side)
+        foreign = load_foreign(name, _path(config.foreign_root), dataset.train.images.shape[-1])
     except NPMatchError as error:  # its message may name --data, which does not apply here
         raise NPMatchError(f"data.foreign={name}, whose folder is data.foreign_root: {error}") from error
     return mix_foreign(dataset, foreign, share)
+
+
+def load_foreign(name: str, root: Path | None, side: int) -> Dataset:
+    """Loads a source of foreign images, at `side` pixels if its images are in files, which can have any size."""
+    is_scalable = name in SOURCES and SOURCES[name].size is not None
+    return load_dataset(name, root, side if is_scalable else None)
 
 
 def mix_foreign(dataset: Dataset, foreign: Dataset, share: float) -> Dataset:
