@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.plot import check_plot
-from benchmarks.result import BenchmarkResult
+from benchmarks.result import OUTPUTS, BenchmarkResult
 from npmatch.cli import runner
 from npmatch.cli.shared import print_json
+from npmatch.errors import NPMatchError
 
 RecipeArgument = Annotated[
     list[str] | None,
@@ -29,6 +30,27 @@ RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Number of tu
 PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", callback=check_plot, help="File to draw a figure into: FILE.png, .svg or .pdf."),
+]
+
+
+def check_outputs(paths: list[Path] | None) -> list[Path] | None:
+    """Refuses files that cannot be written, before anything is measured for them."""
+    for path in paths or []:
+        if path.suffix not in OUTPUTS:
+            raise NPMatchError(f"-o {path}: name a file that ends in {', '.join(OUTPUTS)}")
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise NPMatchError(f"-o {path}: cannot be written there; name a file in a folder that exists")
+    return paths
+
+
+OutputOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-o",
+        "--output",
+        callback=check_outputs,
+        help="File for the tables (.md), the whole result (.json) or the single trainings (.jsonl); may be repeated.",
+    ),
 ]
 
 
@@ -53,17 +75,21 @@ def run_app(app: typer.Typer, program: str, words: list[str] | None = None) -> i
 
 
 def show(result: BenchmarkResult, as_json: bool) -> None:
-    """Prints a result as a table, or as JSON alone."""
+    """Prints a result as a table or several, or as JSON alone."""
     if as_json:
         print_json(result.asdict())
         return
     console = Console()
-    table = Table(title=result.about)
-    for column in result.shown():
-        table.add_column(column.heading, overflow="fold")  # rather than cut
-    for cells in result.cells():
-        table.add_row(*map(Text, cells))
-    console.print(table)
+    tables = result.tables()
+    if result.about not in tables:
+        console.print(Text(result.about), soft_wrap=True)
+    for title, columns in tables.items():
+        table = Table(title=title)
+        for column in columns:
+            table.add_column(column.heading, overflow="fold")  # rather than cut
+        for cells in result.cells(columns):
+            table.add_row(*map(Text, cells))
+        console.print(table)
     for name, ratio in result.ratios.items():
         console.print(Text(f"{name}: {ratio:.2f}"), soft_wrap=True)
     for note in result.notes:

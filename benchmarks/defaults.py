@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 import typer
 from rich.console import Console
+from torch import Tensor
 
 from benchmarks.command_line import run, show
 from benchmarks.result import BenchmarkResult, Column
@@ -116,9 +117,14 @@ def load(name: str, root: Path | None) -> Dataset:
     assert isinstance(images, ArrayImages)
     if side == images.shape[-1]:
         return dataset
-    scaled = F.interpolate(images.pixels.float(), (side, side), mode="bilinear", antialias=True)
-    train = replace(dataset.train, images=ArrayImages(scaled.round().clamp(0, 255).byte()))
+    train = replace(dataset.train, images=ArrayImages(scaled(images.pixels, side)))
     return replace(dataset, train=train, test=None)
+
+
+def scaled(pixels: Tensor, side: int) -> Tensor:
+    """Images N C H W as uint8, scaled to `side` pixels."""
+    resized = F.interpolate(pixels.float(), (side, side), mode="bilinear", antialias=True)
+    return resized.round().clamp(0, 255).byte()
 
 
 def train(

@@ -132,6 +132,24 @@ def test_a_table_has_no_empty_columns_and_cuts_no_name(capsys):
     assert "of GPUs" not in out
 
 
+def test_columns_may_be_in_tables_of_their_own(capsys):
+    columns = [Column("name", "name"), Column("x", "x", "{:.1f}", "first"), Column("y", "y", table="second")]
+    result = BenchmarkResult(
+        "step", "about", columns, [{"name": "a|b", "x": 1.0, "x_std": 0.25}, {"name": "c", "y": 2}]
+    )
+    assert [result.cells(part) for part in result.tables().values()] == [
+        [["a|b", "1.0 ± 0.2"], ["c", ""]],
+        [["a|b", ""], ["c", "2"]],
+    ]
+    show(result, as_json=False)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip().isalpha()] == [
+        "about",
+        "first",
+        "second",
+    ]
+    assert "first:\n\n| name | x |\n| --- | --- |\n| a&#124;b | 1.0 ± 0.2 |\n| c |  |" in result.markdown()
+
+
 def test_runs_take_turns():
     order = []
     seconds = interleaved({name: lambda name=name: order.append(name) for name in "ab"}, "cpu", rounds=2, burst=1e-9)
