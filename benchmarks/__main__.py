@@ -18,6 +18,7 @@ from benchmarks import (
     minutes,
     page,
     pretrained,
+    processes,
     scaling,
     serve,
     step,
@@ -41,6 +42,7 @@ BENCHMARKS = (
     abstention,
     defaults,
     pretrained,
+    processes,
     serve,
     faults,
 )

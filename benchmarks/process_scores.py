@@ -1,0 +1,133 @@
+"""Scores of one finished run: its errors and their cost, and what its uncertainty and its context are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.far_sets import FarSource, far_sets
+from benchmarks.timing import seconds_per_call
+from npmatch.data import ArrayImages, ImageSet, ImageStore
+from npmatch.data.images import select_images
+from npmatch.data.split import evaluation_set
+from npmatch.decide.novelty import MAX_IMAGES, reference_positions
+from npmatch.errors import NPMatchError
+from npmatch.metrics import auroc, scores
+from npmatch.predict.batches import describe_store, predict_store
+from npmatch.predict.classifier import Classifier
+from npmatch.runs.folder import RunFolder
+from npmatch.runs.open import RunData, load, open_run_data
+from npmatch.runs.process import context_rows, has_context
+from npmatch.training.log import last_record
+from npmatch.types import FOREIGN, Prediction
+
+MOST_UNLABELED = 5000  # images that are judged, evenly spaced
+MOST_TIMED = 1000  # images that are predicted against the clock
+NEIGHBOURS = 50  # the distance of an image is that to this one of its nearest training images
+SCORES = ("entropy", "disagreement", "1 − max p", "distance")
+CONTEXTS = ("context rebuilt", "labels permuted", "context halved", "a class removed")
+
+
+class Judge(StrEnum):
+    """The images by which a run is judged."""
+
+    test = "test"
+    unlabeled = "unlabeled"  # for tuning: training images whose labels were hidden
+
+    @property
+    def about(self) -> str:
+        """A note for the reader of the scores."""
+        images = "test images" if self == Judge.test else f"at most {MOST_UNLABELED:,} unlabelled training images"
+        return (
+            f"± is the sample standard deviation over seeds. Judged by {images}. Distance: to the {NEIGHBOURS}th "
+            f"nearest of up to {MAX_IMAGES:,} training images, in features of unit variance."
+        )
+
+
+def judge_run(folder: Path, judge: Judge, far: list[FarSource], data: Path | None, device: str) -> dict[str, Any]:
+    """Every score of a finished run; error, ECE, UCE, AUROC and shares in %, NLL in nats."""
+    classifier, run = load(folder, device), open_run_data(folder, data)
+    judged, near = judged_images(run, judge)
+    prediction, f = describe(classifier, run, judged.images)
+    found = scores(prediction, judged.labels)
+    row: dict[str, Any] = {key: getattr(found, key) for key in ("n", "error", "nll", "ece", "uce")}
+    records = RunFolder(folder).records()
+    row["step_ms"] = 1000 * seconds_per_step(records)
+    row["predict_s"] = seconds_per_thousand(classifier, run, judged.images)
+    known = doubts(classifier, prediction, f)
+    row |= error_auroc(known, prediction.label != judged.labels)
+    for name, images in far_sets(far, judged, near).items():
+        unknown = doubts(classifier, *describe(classifier, run, images))
+        row |= {f"{name}/{score}": auroc(known[score], unknown[score]) for score in known}
+    if has_context(classifier):
+        rows = {one.change: one.error for one in context_rows(classifier, run, judged)}
+        row |= {f"context/{change}": rows[change] for change in CONTEXTS}
+    trusted = (last_record(records, "train") or {}).get("foreign_trusted")
+    return row if trusted is None else {**row, "foreign_trusted": 100 * trusted}
+
+
+def judged_images(run: RunData, judge: Judge) -> tuple[ImageSet, ImageSet | None]:
+    """Images to judge by, and images of the same data set that belong to no known class, if it has some."""
+    if judge == Judge.test:
+        judged = evaluation_set(run.dataset, run.split)
+        if judged is None:
+            raise NPMatchError(f"{run.folder}: its data has no test images; use --judge unlabeled")
+        return judged, run.dataset.foreign_test
+    hidden = run.split.unlabeled[~torch.isin(run.split.unlabeled, run.split.labeled)]
+    labels = run.dataset.train.labels[hidden]
+    known, foreign = (
+        select_images(run.dataset.train, part[reference_positions(len(part), MOST_UNLABELED)])
+        for part in (hidden[labels >= 0], hidden[labels == FOREIGN])
+    )
+    if not len(known):
+        raise NPMatchError(f"{run.folder}: the classes of its unlabelled images are not known; use --judge test")
+    return known, foreign if len(foreign) else None
+
+
+def describe(classifier: Classifier, run: RunData, images: ImageStore) -> tuple[Prediction, Tensor]:
+    """Prediction and features N F of images, with the averaged weights."""
+    batch = run.config.training.eval_batch
+    return describe_store(classifier.model, images, classifier.spec, classifier.device, batch)
+
+
+def error_auroc(known: dict[str, Tensor], wrong: Tensor) -> dict[str, float]:
+    """How well wrong answers are told from right ones; nothing where all are right, or all wrong."""
+    if bool(wrong.all()) or not bool(wrong.any()):
+        return {}
+    by = [score for score in ("entropy", "disagreement") if score in known]
+    return {f"wrong/{score}": auroc(known[score][~wrong], known[score][wrong]) for score in by}
+
+
+def doubts(classifier: Classifier, prediction: Prediction, features: Tensor) -> dict[str, Tensor]:
+    """SCORES N that should be higher for images of no known class; without disagreement if there are no samples."""
+    novelty = None if classifier.calibration is None else classifier.calibration.novelty
+    distance = None if novelty is None else novelty.score(features, NEIGHBOURS)
+    values = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence, distance)
+    return {score: value for score, value in zip(SCORES, values, strict=True) if value is not None}
+
+
+def seconds_per_step(records: list[dict[str, Any]]) -> float:
+    """Median over the intervals of the log: the first step may compile, and some intervals hold an evaluation."""
+    return median(_seconds_per_step(records))
+
+
+def _seconds_per_step(records: list[dict[str, Any]]) -> Iterator[float]:
+    step, seconds = 0, 0.0
+    for record in records:
+        if record["kind"] == "train":
+            yield (record["seconds"] - seconds) / (record["step"] - step)
+            step, seconds = record["step"], record["seconds"]
+
+
+def seconds_per_thousand(classifier: Classifier, run: RunData, images: ImageStore) -> float:
+    """Seconds to predict 1,000 images, which are in memory."""
+    held = ArrayImages(images.take(reference_positions(len(images), MOST_TIMED)))
+    batch, spec, device = run.config.training.eval_batch, classifier.spec, classifier.device
+    taken = seconds_per_call(lambda: predict_store(classifier.model, held, spec, device, batch), str(device), warm_up=1)
+    return 1000 * taken / len(held)
