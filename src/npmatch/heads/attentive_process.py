@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from npmatch.heads.context import Context, ContextHead, embedded
+from npmatch.objectives.losses import one_hot
 
 
 class AttentiveProcessHead(ContextHead):
@@ -46,11 +47,11 @@ class AttentiveProcessHead(ContextHead):
         mass = ((query @ key.T - 1) / self.bandwidth).exp()  # n N
         if allowed is not None:
             mass = mass * allowed
-        value = self.value(context.y)  # N M
-        # One product for all T: the weighted values, and the weights by which they are divided.
-        rows = torch.cat([value, torch.ones_like(value[:, :1])], -1)  # N M+1
-        weighted = (context.weights.T[:, :, None] * rows[:, None]).flatten(1)  # N T(M+1)
-        sums = (mass @ weighted).view(-1, len(context.weights), rows.shape[-1])  # n T M+1
-        r = sums[..., :-1] / sums[..., -1:].clamp(min=torch.finfo(sums.dtype).tiny)
+        # A value is of a class, so what an image attends to is known from the attention that each class gets.
+        of_class = one_hot(context.y, self.num_classes).to(mass.dtype)  # N K
+        weighted = (context.weights.T[:, :, None] * of_class[:, None]).flatten(1)  # N TK
+        attention = (mass @ weighted).view(-1, len(context.weights), self.num_classes)  # n T K
+        attention = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)
+        r = attention @ self.value.weight  # n T M
         log_probs: Tensor = self.decoder(r).log_softmax(-1).transpose(0, 1)
         return log_probs
