@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from npmatch.report.formatting import printable
 from npmatch.report.gallery import LARGEST_SIDE
 from npmatch.web.answer import encode_image
 from npmatch.web.audit import Audits
+from npmatch.web.background import Background
 from npmatch.web.decoding import shared_decoder
 from npmatch.web.desk import Desk
 from npmatch.web.figures import FigureCache
@@ -46,11 +47,12 @@ def runs_beside(folder: Path) -> Path:
     return Path(os.path.normpath(folder / ".." / f"{os.path.basename(os.path.abspath(folder))}-runs"))
 
 
-class Project:
+class Project(Background):
     """One folder of pictures. `start` begins the work in the background; every method works at any time."""
 
     def __init__(self, folder: Path, out: Path | None = None, device: str | None = None) -> None:
         """Lists the pictures; `out` is the folder of the rounds."""
+        super().__init__("project")
         self.folder, self.device = folder, device
         self.listing = list_pictures(folder)
         if not self.listing.files:
@@ -61,7 +63,6 @@ class Project:
         self.forecasts = Forecasts(self.rounds, device)
         self.audits = Audits(self.rounds, self.desk, self.training)
         self.report: DataReport | None = None
-        self.problem: str | None = None  # why pictures or models are missing, shown on the page
         self.progress: dict[str, Any] = {"stage": "checking", "done": 0, "total": len(self.desk.names)}
         self.model: PageModel | None = None
         self.quick_look: QuickLook | None = None
@@ -76,33 +77,15 @@ class Project:
         self._looked_at: dict[int, str] = {}  # the labels that the quick look was fitted to
         self._refused: dict[str, str] = {}  # rounds whose model cannot be loaded, and why
         self._figures: dict[str, FigureCache] = {}
-        self._stop = Event()
-        self._thread = Thread(target=self._run, daemon=True, name="project")
 
-    def start(self) -> None:
-        """Starts the background thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stops the background thread; a training goes on."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._prepare()
-            while not self._stop.wait(POLL_SECONDS):
-                if self._wants_check.is_set():
-                    self._wants_check.clear()
-                    self._take_in()
-                self._follow_on()
-        except NPMatchError as error:
-            self.problem = str(error)
-        except Exception as error:  # nobody joins this thread to see the error: the page must show it
-            if not self._stop.is_set():
-                self.problem = f"{type(error).__name__}: {error}"
-                raise
+    def _work(self) -> None:
+        """Prepares the pictures, then follows labels and rounds."""
+        self._prepare()
+        while not self._stop.wait(POLL_SECONDS):
+            if self._wants_check.is_set():
+                self._wants_check.clear()
+                self._take_in()
+            self._follow_on()
 
     def _prepare(self) -> None:
         """Checks the pictures, computes their features and offers the first ones to label."""

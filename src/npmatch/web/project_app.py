@@ -39,7 +39,7 @@ from npmatch.web.requests import (
     picture,
     waiting,
 )
-from npmatch.web.result_routes import add_audit_routes, add_forecast_routes, add_result_routes
+from npmatch.web.result_routes import add_audit_routes, add_forecast_routes, add_result_routes, add_stop_route
 from npmatch.web.server import WorkQueue
 
 OptionalRound = Annotated[str | None, Query(alias="round", max_length=255)]
@@ -163,11 +163,7 @@ def add_training_routes(app: FastAPI, project: Project, queue: WorkQueue) -> Non
         await waiting(queue, training.resume, body.round)
         return await waiting(queue, training.describe)
 
-    @app.post("/api/training/stop")
-    async def stop(request: Request) -> dict[str, Any]:
-        parse(Strict, await read_body(request, MAX_BODY) or b"{}")
-        await waiting(queue, training.stop)
-        return await waiting(queue, training.describe)
+    add_stop_route(app, "/api/training/stop", training, queue)
 
     @app.get("/api/figures")
     async def figures() -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
 from npmatch.web.app import MAX_BODY, MAX_PAGE, figure_response, parse, read_body
+from npmatch.web.forecasting import Forecasts
 from npmatch.web.labelling import View
 from npmatch.web.project import Project
 from npmatch.web.requests import (
@@ -22,6 +23,7 @@ from npmatch.web.requests import (
 )
 from npmatch.web.results import Estimates, describe_results, export_model, exported_model, picture_of_test
 from npmatch.web.server import WorkQueue
+from npmatch.web.training import Training
 
 RoundQuery = Annotated[str, Query(alias="round", max_length=255)]
 
@@ -56,6 +58,16 @@ def add_result_routes(app: FastAPI, project: Project, queue: WorkQueue, slow: Wo
         return Response(content, media_type="application/octet-stream", headers=headers)
 
 
+def add_stop_route(app: FastAPI, path: str, process: Training | Forecasts, queue: WorkQueue) -> None:
+    """The route that stops a child process and describes what is left of it."""
+
+    @app.post(path)
+    async def stop(request: Request) -> dict[str, Any]:
+        parse(Strict, await read_body(request, MAX_BODY) or b"{}")
+        await waiting(queue, process.stop)
+        return await waiting(queue, process.describe)
+
+
 def add_forecast_routes(app: FastAPI, project: Project, queue: WorkQueue) -> None:
     """Routes for the forecast of a round: a child process, and what it has found."""
     forecasts = project.forecasts
@@ -70,11 +82,7 @@ def add_forecast_routes(app: FastAPI, project: Project, queue: WorkQueue) -> Non
         await waiting(queue, forecasts.start, body.round)
         return await waiting(queue, forecasts.describe)
 
-    @app.post("/api/forecast/stop")
-    async def stop(request: Request) -> dict[str, Any]:
-        parse(Strict, await read_body(request, MAX_BODY) or b"{}")
-        await waiting(queue, forecasts.stop)
-        return await waiting(queue, forecasts.describe)
+    add_stop_route(app, "/api/forecast/stop", forecasts, queue)
 
     @app.get("/api/forecast.svg")
     async def figure(name: RoundQuery) -> Response:

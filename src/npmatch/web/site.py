@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from npmatch.web.answer import (
     index_labeled_images,
     make_decider,
 )
+from npmatch.web.background import Background
 from npmatch.web.decoding import shared_decoder
 from npmatch.web.figures import FigureCache
 from npmatch.web.labelling import Labelling
@@ -35,56 +36,38 @@ NEIGHBOURS_SHOWN = 8
 POLL_SECONDS = 2.0  # between two checks whether a run has finished
 
 
-class Site:
+class Site(Background):
     """One run. `start` loads its model and images in a background thread; every method works at any time."""
 
     def __init__(self, folder: Path, data: Path | None = None, device: str | None = None) -> None:
         """Checks that `folder` holds a run; `data` is the folder of its images if they have moved."""
+        super().__init__("prepare")
         self.run = RunFolder(folder)
         if not self.run.exists():
             raise NPMatchError(f"{folder}: no such run")
         self.folder, self._data, self._device = folder, data, device
         self.iterations = read_config_file(self.run.config).get("training.iterations")
         self.figures = FigureCache(folder)
-        self.problem: str | None = None  # why the model or the images are missing, shown on the page
         self.classifier: Classifier | None = None
         self.neighbours: NearestNeighbours | None = None
         self._labelling: Labelling | None = None
         self._log: tuple[str, list[dict[str, Any]]] = ("", [])  # version of the log, and its records
         self._model_lock = Lock()
-        self._stop = Event()
-        self._thread = Thread(target=self._prepare, daemon=True, name="prepare")
 
-    def start(self) -> None:
-        """Starts the background thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stops the background thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _prepare(self) -> None:
+    def _work(self) -> None:
         """Waits until the run has finished, loads its model and its images, and ranks these by uncertainty."""
         while not self.run.is_finished():
             if self._stop.wait(POLL_SECONDS):
                 return
-        try:
-            shared_decoder().start()
-            classifier = load(self.folder, self._device)
-            self._decider = make_decider(classifier.calibration)
-            self.classifier = classifier
-            run = self._open_data()
-            self._labelling = labelling = Labelling(run)
-            self.neighbours = index_labeled_images(classifier, run.dataset.train, run.split)
-            calibrated = self._decider.calibration.apply
-            labelling.rank(lambda images: calibrated(self._describe(classifier, images)[0]), self._stop.is_set)
-        except NPMatchError as error:
-            self.problem = str(error)
-        except Exception as error:  # nobody joins this thread to see the error: the page must show it
-            self.problem = f"{type(error).__name__}: {error}"
-            raise
+        shared_decoder().start()
+        classifier = load(self.folder, self._device)
+        self._decider = make_decider(classifier.calibration)
+        self.classifier = classifier
+        run = self._open_data()
+        self._labelling = labelling = Labelling(run)
+        self.neighbours = index_labeled_images(classifier, run.dataset.train, run.split)
+        calibrated = self._decider.calibration.apply
+        labelling.rank(lambda images: calibrated(self._describe(classifier, images)[0]), self._stop.is_set)
 
     def _open_data(self) -> RunData:
         """The run's images and split."""
