@@ -235,8 +235,9 @@ class NPMatch(Algorithm):
 
         context = head.context_of(f_x, batch.y, self.trusted)
         others = other_images(batch.labeled, batch.y)
-        log_p_x = head.log_probs(f_x, context, F.pad(others, (0, len(context.y) - len(others)), value=True))
-        log_p_u = head.log_probs(f_strong, context)
+        allowed = F.pad(others, (0, len(context.y) - len(f_x), 0, len(f_strong)), value=True)
+        both = head.log_probs(torch.cat([f_x, f_strong]), context, allowed)  # together: the context is embedded once
+        log_p_x, log_p_u = both[:, : len(f_x)], both[:, len(f_x) :]
         loss_x = cross_entropy_samples(self.adjust.labeled(log_p_x), batch.y).mean()  # Eq. 8
         loss_u = self.loss_unlabeled(log_p_u, pseudo, keep)  # Eq. 8
         loss = loss_x + c.unlabeled_weight * loss_u
