@@ -29,6 +29,7 @@ from npmatch.heads import (
     AttentiveProcessHead,
     ContextHead,
     KernelProcessHead,
+    KnownImages,
     Model,
     NeuralProcessHead,
     TrustedPoints,
@@ -94,6 +95,7 @@ class NPMatch(Algorithm):
         gate: Literal["curriculum", "fixed", "freematch", "softmatch"] = "curriculum"  # which pseudo-labels are trusted
         confidence: Share = 0.95  # τ_c: threshold of the gate fixed, upper limit of the thresholds of curriculum
         max_entropy: NonNegativeFloat | None = None  # τ_u, nats: trusted if below; None: 0.4, or no limit, by the gate
+        known_share: Share | None = None  # q, unknown images are not trusted: those farther than this share of labelled
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         unlabeled_mean: Literal["trusted", "all"] | None = None  # images that the loss is averaged over; None: by gate
         fairness_weight: NonNegativeFloat = 0.0  # w_f, weight of FreeMatch's fairness loss; 0: none
@@ -130,8 +132,10 @@ class NPMatch(Algorithm):
         settings = GateSettings(task.num_unlabeled, k, c.confidence, c.decay, align, max_entropy)
         # A gate has its own name in checkpoints; `curriculum` is the name it had before there were others.
         self.add_module(c.gate, GATES[c.gate](settings))
+        features = int(backbone.num_features)  # type: ignore[arg-type]
         has_trusted = isinstance(self.model.head, ContextHead) and c.context == "trusted"
-        self.trusted = TrustedPoints(c.bank, int(backbone.num_features)) if has_trusted else None  # type: ignore[arg-type]
+        self.trusted = TrustedPoints(c.bank, features) if has_trusted else None
+        self.known = None if c.known_share is None else KnownImages(task.num_labeled, features, c.known_share)
         self.fairness = Fairness(k, c.decay) if c.fairness_weight else None
 
     @property
@@ -167,11 +171,12 @@ class NPMatch(Algorithm):
         c = self.config
         (u_weak,), (u_strong,) = batch.weak, batch.strong
         f_x, f_weak, f_strong = self.model.features_of_views(batch.x, u_weak, u_strong, c.weak_norm)
+        is_known = None if self.known is None else self.known(f_x, batch.labeled, f_weak)
         if isinstance(self.model.head, ContextHead):
-            return self.loss_from_context(self.model.head, batch, f_x, f_weak, f_strong)
+            return self.loss_from_context(self.model.head, batch, f_x, f_weak, f_strong, is_known)
 
         head = self.head
-        pseudo, keep = self.pseudo_label(f_weak.detach(), batch.index)
+        pseudo, keep = self.pseudo_label(f_weak.detach(), batch.index, is_known)
 
         # Training mode. Every labelled image is a context point; which images are target points is an option.
         labeled = torch.ones_like(batch.y, dtype=torch.bool)
@@ -224,12 +229,14 @@ class NPMatch(Algorithm):
         }
         return self.make_step(loss, logs, logits_u, pseudo, keep)
 
-    def loss_from_context(self, head: ContextHead, batch: Batch, f_x: Tensor, f_weak: Tensor, f_strong: Tensor) -> Step:
+    def loss_from_context(
+        self, head: ContextHead, batch: Batch, f_x: Tensor, f_weak: Tensor, f_strong: Tensor, is_known: Tensor | None
+    ) -> Step:
         """The same step where the labelled batch is all that the T predictions are made from."""
         c = self.config
         with torch.no_grad():
             p = head.log_probs(f_weak, head.context_of(f_x, batch.y, self.trusted)).exp().mean(0)
-        pseudo, keep = self.select(p, batch.index)
+        pseudo, keep = self.select(p, batch.index, is_known)
         if self.trusted is not None:
             self.trusted.push(f_weak, pseudo, batch.index, keep > 0.5)  # softmatch's gate gives weights
 
@@ -263,17 +270,21 @@ class NPMatch(Algorithm):
         return Step(loss, {name: value.detach() for name, value in logs.items()}, pseudo, keep)
 
     @torch.no_grad()
-    def pseudo_label(self, f_weak: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def pseudo_label(self, f_weak: Tensor, index: Tensor, is_known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Inference mode on weak features U F: pseudo-labels U, and which are trusted U; updates the gate."""
         head = self.head
-        return self.select(head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0), index)
+        p = head.infer(f_weak, torch.randn_like(head.noise)).softmax(-1).mean(0)
+        return self.select(p, index, is_known)
 
     @torch.no_grad()
-    def select(self, p: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def select(self, p: Tensor, index: Tensor, is_known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Pseudo-labels U of probabilities U K, and which are trusted U, or their weights; updates the gate."""
         if self.fairness is not None:
             self.fairness.update(p)
-        pseudo, keep = self.gate(p, entropy(p), index)
+        u = entropy(p)
+        if is_known is not None:
+            u = u.masked_fill(~is_known, torch.inf)  # whatever p says, nothing is known about such an image
+        pseudo, keep = self.gate(p, u, index)
         return pseudo, keep
 
     def trusted_images(self) -> tuple[Tensor, Tensor] | None:

@@ -5,6 +5,7 @@ from npmatch.heads.averaged_teacher import AveragedTeacher
 from npmatch.heads.bank import Bank, TrustedPoints, condensed_banks
 from npmatch.heads.context import ContextHead, other_images
 from npmatch.heads.kernel_process import KernelProcessHead
+from npmatch.heads.known import KnownImages
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.mc_dropout import MCDropout, MCDropoutModel
 from npmatch.heads.memory import LabeledMemory, Memory
@@ -20,6 +21,7 @@ __all__ = [
     "Bank",
     "ContextHead",
     "KernelProcessHead",
+    "KnownImages",
     "LabeledMemory",
     "LinearHead",
     "MCDropout",
