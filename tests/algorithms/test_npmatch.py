@@ -73,6 +73,20 @@ def test_every_gate_passes_all_checks(gate, process, targets, unlabeled_mean, al
     assert check_algorithm(NPMatch, config) is None
 
 
+@pytest.mark.parametrize("process", ["paper", "attentive", "kernel"])
+def test_images_that_are_unlike_labelled_ones_are_not_trusted(process):
+    config = NPMatch.Config(process=process, known_share=0.9, max_entropy=5.0, confidence=0.0, scale=10.0)
+    assert check_algorithm(NPMatch, config) is None
+    a = algorithm(process=process, known_share=0.9, max_entropy=5.0, confidence=0.0, scale=10.0)
+    batch = make_batch(a, seed=1)
+    far = torch.arange(len(batch.index)) % 2 == 0
+    views = tuple(torch.where(far[:, None, None, None], 1e4 * view, view) for view in batch.weak)
+    a.model.eval()  # batch norm would make the others look unlike too
+    step = a.loss(batch._replace(weak=views), torch.tensor(0.5))
+    assert not step.keep[far].any()
+    assert step.keep[~far].any()
+
+
 def test_what_an_option_is_without_a_value_depends_on_the_gate():
     found = {
         gate: (NPMatch.Config(gate=gate).max_entropy, NPMatch.Config(gate=gate).unlabeled_mean)

@@ -149,7 +149,7 @@ NEVER = {
         algorithm.samples=0 algorithm.bank=0 algorithm.width=0 algorithm.confidence=-0.1 algorithm.confidence=1.1
         algorithm.max_entropy=-0.1 algorithm.unlabeled_weight=-1 algorithm.divergence_weight=-1
         algorithm.alpha=-0.1 algorithm.alpha=1.1 algorithm.fairness_weight=-1 algorithm.decay=1 algorithm.window=0
-        algorithm.gate=flexmatch algorithm.alignment=batch
+        algorithm.gate=flexmatch algorithm.alignment=batch algorithm.known_share=-0.1 algorithm.known_share=1.1
     """,
     "fixmatch": "algorithm.confidence=-0.1 algorithm.confidence=1.1 algorithm.unlabeled_weight=-1",
     "flexmatch": "algorithm.confidence=-0.1 algorithm.confidence=1.1 algorithm.unlabeled_weight=-1",

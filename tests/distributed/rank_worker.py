@@ -28,7 +28,10 @@ CASES = {
         "npmatch",
         {**NP, "algorithm.divergence": "kl", "algorithm.targets": "trusted", "algorithm.weak_norm": "own"},
     ),
-    "npmatch-kernel": ("npmatch", {**NP, "algorithm.process": "kernel", "algorithm.scale": 10.0}),
+    "npmatch-kernel": (
+        "npmatch",
+        {**NP, "algorithm.process": "kernel", "algorithm.scale": 10.0, "algorithm.known_share": 0.8},
+    ),
     "npmatch-attentive": ("npmatch", {**NP, "algorithm.process": "attentive", "algorithm.adjustment": 1.0}),
     "npmatch-freematch": (
         "npmatch",

@@ -14,7 +14,7 @@ SAVED_AFTER, STEPS = 3, 6
 GATED = {
     f"npmatch-{gate}": NPMatch.Config(gate=gate, fairness_weight=0.1, alignment="window", window=4, decay=0.9)
     for gate in ("freematch", "softmatch")
-}
+} | {"npmatch-known": NPMatch.Config(known_share=0.7, max_entropy=5.0, confidence=0.0)}
 
 
 class Training:
