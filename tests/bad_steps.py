@@ -19,8 +19,13 @@ def poisoned(steps: set[int], value: float = float("nan")):
     factors: dict[torch.device, torch.Tensor] = {}
     take_step, call = Trainer.take_step, Update.__call__
 
+    def factor_on(device: torch.device) -> torch.Tensor:
+        if device not in factors:  # also in the step on trial that measures the memory of a GPU, before the first one
+            factors[device] = torch.ones((), device=device)
+        return factors[device]
+
     def watching(self, raw):
-        factor = factors.setdefault(self.update.progress.device, torch.ones((), device=self.update.progress.device))
+        factor = factor_on(self.update.progress.device)
         before = {name: t.clone() for name, t in whole_state(self).items()}
         number = self.step
         factor.fill_(value if number in steps else 1.0)
@@ -30,7 +35,7 @@ def poisoned(steps: set[int], value: float = float("nan")):
             changed[number] = [name for name in before if not torch.equal(before[name], after[name])]
 
     def poisoning(self, loss):
-        call(self, loss * factors[loss.device])
+        call(self, loss * factor_on(loss.device))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "take_step", watching)
