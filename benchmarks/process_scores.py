@@ -19,11 +19,11 @@ from npmatch.data.split import evaluation_set
 from npmatch.decide.novelty import MAX_IMAGES, reference_positions
 from npmatch.errors import NPMatchError
 from npmatch.metrics import auroc, scores
-from npmatch.predict.batches import describe_store, predict_store
+from npmatch.predict.batches import predict_store
 from npmatch.predict.classifier import Classifier
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.open import RunData, load, open_run_data
-from npmatch.runs.process import context_rows, has_context
+from npmatch.runs.process import context_rows, describe, has_context
 from npmatch.training.log import last_record
 from npmatch.types import FOREIGN, Prediction
 
@@ -66,7 +66,7 @@ def judge_run(folder: Path, judge: Judge, far: list[FarSource], data: Path | Non
         unknown = doubts(classifier, *describe(classifier, run, images))
         row |= {f"{name}/{score}": auroc(known[score], unknown[score]) for score in known}
     if has_context(classifier):
-        rows = {one.change: one.error for one in context_rows(classifier, run, judged)}
+        rows = {one.change: one.error for one in context_rows(classifier, run, f, judged.labels)}
         row |= {f"context/{change}": rows[change] for change in CONTEXTS}
     trusted = (last_record(records, "train") or {}).get("foreign_trusted")
     return row if trusted is None else {**row, "foreign_trusted": 100 * trusted}
@@ -88,12 +88,6 @@ def judged_images(run: RunData, judge: Judge) -> tuple[ImageSet, ImageSet | None
     if not len(known):
         raise NPMatchError(f"{run.folder}: the classes of its unlabelled images are not known; use --judge test")
     return known, foreign if len(foreign) else None
-
-
-def describe(classifier: Classifier, run: RunData, images: ImageStore) -> tuple[Prediction, Tensor]:
-    """Prediction and features N F of images, with the averaged weights."""
-    batch = run.config.training.eval_batch
-    return describe_store(classifier.model, images, classifier.spec, classifier.device, batch)
 
 
 def error_auroc(known: dict[str, Tensor], wrong: Tensor) -> dict[str, float]:

@@ -12,7 +12,7 @@ from npmatch.data.images import select_images
 from npmatch.errors import NPMatchError
 from npmatch.predict.export import export_onnx
 from npmatch.runs.open import open_run_data
-from npmatch.runs.process import ablate_context, context_changes, context_rows
+from npmatch.runs.process import ablate_context, context_changes, context_rows, describe
 from tiny import train_tiny
 
 
@@ -87,8 +87,12 @@ def test_a_method_without_a_process_is_refused(tmp_path):
 
 def test_other_images_than_the_held_out_ones_can_judge(tiny_run, rows):
     classifier, run = npmatch.load(tiny_run.folder, "cpu"), open_run_data(tiny_run.folder)
-    assert context_rows(classifier, run, run.dataset.test) == list(rows.values())
+
+    def judged_by(images):
+        return context_rows(classifier, run, describe(classifier, run, images.images)[1], images.labels)
+
+    assert judged_by(run.dataset.test) == list(rows.values())
     hidden = select_images(run.dataset.train, run.split.unlabeled[:100])
-    found = {row.change: row for row in context_rows(classifier, run, hidden)}
+    found = {row.change: row for row in judged_by(hidden)}
     expected = (classifier.predict(hidden.images.take(torch.arange(100))).label != hidden.labels).double().mean()
     assert found["as saved"].error == pytest.approx(100 * float(expected))

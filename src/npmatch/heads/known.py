@@ -13,6 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from npmatch.heads.memory import first_views
+
 DECAY = 0.99  # of the moving average of t, which in one batch depends on few images
 
 
@@ -40,8 +42,7 @@ class KnownImages(nn.Module):
         Every image counts as known while there are no two labelled ones to compare.
         """
         f_x, f_u = f_x.to(self.features.dtype), f_u.to(self.features.dtype)
-        # Of several views of one image the first is taken, so that the result does not depend on the order of writing.
-        self.features[labeled] = f_x[(labeled[:, None] == labeled).int().argmax(-1)]
+        self.features[labeled] = f_x[first_views(labeled)]
         self.held[labeled] = True
         rho = (f_x - f_x.mean(0)).square().sum(-1).mean().sqrt().clamp(min=torch.finfo(f_x.dtype).tiny)
         self._update(self._distance(f_x, labeled) / rho)

@@ -43,6 +43,14 @@ class Memory(nn.Module):
         return similarity.masked_fill(empty, torch.finfo(similarity.dtype).min).softmax(-1) @ self.probs
 
 
+def first_views(index: Tensor) -> Tensor:
+    """n: for each of the images `index` n, which may hold an image several times, where it is there first.
+
+    What is written to an image's place is taken from there, so that it does not depend on the order of writing.
+    """
+    return (index[:, None] == index).int().argmax(-1)
+
+
 class LabeledMemory(nn.Module):
     """The embedding, averaged over time, and the label of every labelled image."""
 
@@ -69,8 +77,7 @@ class LabeledMemory(nn.Module):
     @torch.no_grad()
     def write(self, index: Tensor, embeddings: Tensor, y: Tensor, momentum: float) -> None:
         """z_j ← normalise(m · z_j + (1 − m) · z) for the images `index` n, which may hold an image several times."""
-        # Of several views of one image the first is taken, so that the result does not depend on the order of writing.
-        first = (index[:, None] == index).int().argmax(-1)
+        first = first_views(index)
         mixed = momentum * self.embeddings[index] + (1 - momentum) * embeddings[first]
         self.embeddings[index] = F.normalize(mixed, dim=-1).to(self.embeddings.dtype)
         self.labels[index] = y[first]

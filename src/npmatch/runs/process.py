@@ -29,7 +29,7 @@ from npmatch.metrics import scores
 from npmatch.predict.batches import describe_store
 from npmatch.predict.classifier import Classifier
 from npmatch.runs.open import RunData, load, open_run_data
-from npmatch.types import ImageSet
+from npmatch.types import ImageStore, Prediction
 from npmatch.user_code import trusting
 
 MOST_REMOVED = 10  # classes whose removal is tried, evenly spaced
@@ -65,7 +65,7 @@ def ablate_context(
     held_out = evaluation_set(run.dataset, run.split)
     if held_out is None:
         raise NPMatchError(f"{folder}: there are no held-out images; put labelled ones into test/<class>/")
-    return context_rows(classifier, run, held_out)
+    return context_rows(classifier, run, describe(classifier, run, held_out.images)[1], held_out.labels)
 
 
 def has_context(classifier: Classifier) -> bool:
@@ -73,22 +73,27 @@ def has_context(classifier: Classifier) -> bool:
     return isinstance(classifier.model.head, Head)
 
 
-def context_rows(classifier: Classifier, run: RunData, judged: ImageSet) -> list[ContextRow]:
-    """The rows of `ablate_context` for a model that has a context, and for other images with their labels."""
+def describe(classifier: Classifier, run: RunData, images: ImageStore) -> tuple[Prediction, Tensor]:
+    """Prediction and features N F of images, by the model of a run."""
+    batch = run.config.training.eval_batch
+    return describe_store(classifier.model, images, classifier.spec, classifier.device, batch)
+
+
+def context_rows(classifier: Classifier, run: RunData, features: Tensor, labels: Tensor) -> list[ContextRow]:
+    """The rows of `ablate_context` for a model that has a context, by any images with features N F and labels N."""
     head = classifier.model.head
     assert isinstance(head, Head)
-    facts = (classifier.spec, classifier.device, run.config.training.eval_batch)
     if isinstance(head, ContextHead):
         f_context, y = head.context_features, head.context_labels
     else:
         context = SelectedImages(run.dataset.train.images, run.split.labeled)
-        f_context = describe_store(classifier.model, context, *facts)[1].to(classifier.device)
+        f_context = describe(classifier, run, context)[1].to(classifier.device)
         y = run.dataset.train.labels[run.split.labeled].to(classifier.device)
-    f_judged = describe_store(classifier.model, judged.images, *facts)[1].to(classifier.device)
+    features = features.to(classifier.device)
 
     rows = []
     for name, changes in context_changes(y, isinstance(head, NeuralProcessHead)):
-        found = [changed_scores(head, change, f_context, y, f_judged, judged.labels) for change in changes]
+        found = [changed_scores(head, change, f_context, y, features, labels) for change in changes]
         rows.append(ContextRow(name, *(mean(column) for column in zip(*found, strict=True))))
     return rows
 
