@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,7 @@ from npmatch.data.split import evaluation_set
 from npmatch.decide.novelty import MAX_IMAGES, reference_positions
 from npmatch.errors import NPMatchError
 from npmatch.metrics import auroc, scores
+from npmatch.objectives.losses import mean_prediction
 from npmatch.predict.batches import predict_store
 from npmatch.predict.classifier import Classifier
 from npmatch.runs.folder import RunFolder
@@ -50,26 +51,60 @@ class Judge(StrEnum):
         )
 
 
+Look = Callable[[ImageStore], tuple[Prediction, dict[str, Tensor]]]  # a prediction, and SCORES of its uncertainty
+
+
 def judge_run(folder: Path, judge: Judge, far: list[FarSource], data: Path | None, device: str) -> dict[str, Any]:
     """Every score of a finished run; error, ECE, UCE, AUROC and shares in %, NLL in nats."""
     classifier, run = load(folder, device), open_run_data(folder, data)
     judged, near = judged_images(run, judge)
-    prediction, f = describe(classifier, run, judged.images)
-    found = scores(prediction, judged.labels)
-    row: dict[str, Any] = {key: getattr(found, key) for key in ("n", "error", "nll", "ece", "uce")}
-    records = RunFolder(folder).records()
-    row["step_ms"] = 1000 * seconds_per_step(records)
-    row["predict_s"] = seconds_per_thousand(classifier, run, judged.images)
-    known = doubts(classifier, prediction, f)
-    row |= error_auroc(known, prediction.label != judged.labels)
-    for name, images in far_sets(far, judged, near).items():
-        unknown = doubts(classifier, *describe(classifier, run, images))
-        row |= {f"{name}/{score}": auroc(known[score], unknown[score]) for score in known}
+
+    def look(images: ImageStore) -> tuple[Prediction, dict[str, Tensor]]:
+        prediction, f = describe(classifier, run, images)
+        return prediction, doubts(classifier, prediction, f)
+
+    row = {**prediction_scores(look, judged, near, far), **costs([(classifier, run)], judged.images)}
     if has_context(classifier):
+        f = describe(classifier, run, judged.images)[1]
         rows = {one.change: one.error for one in context_rows(classifier, run, f, judged.labels)}
         row |= {f"context/{change}": rows[change] for change in CONTEXTS}
-    trusted = (last_record(records, "train") or {}).get("foreign_trusted")
+    trusted = (last_record(RunFolder(folder).records(), "train") or {}).get("foreign_trusted")
     return row if trusted is None else {**row, "foreign_trusted": 100 * trusted}
+
+
+def judge_ensemble(
+    folders: list[Path], judge: Judge, far: list[FarSource], data: Path | None, device: str
+) -> dict[str, Any]:
+    """The scores of several finished runs together, which were trained on the same labels; times are their sums."""
+    members = [(load(folder, device), open_run_data(folder, data)) for folder in folders]
+    judged, near = judged_images(members[0][1], judge)
+
+    def look(images: ImageStore) -> tuple[Prediction, dict[str, Tensor]]:
+        samples = torch.stack([describe(classifier, run, images)[0].probs for classifier, run in members])
+        prediction = mean_prediction(samples)
+        return prediction, doubts(None, prediction, None)
+
+    return {**prediction_scores(look, judged, near, far), **costs(members, judged.images)}
+
+
+def prediction_scores(look: Look, judged: ImageSet, near: ImageSet | None, far: list[FarSource]) -> dict[str, Any]:
+    """Errors and calibration, and how well uncertainty tells wrong answers and images of no known class."""
+    prediction, known = look(judged.images)
+    found = scores(prediction, judged.labels)
+    row: dict[str, Any] = {key: getattr(found, key) for key in ("n", "error", "nll", "ece", "uce")}
+    row |= error_auroc(known, prediction.label != judged.labels)
+    for name, images in far_sets(far, judged, near).items():
+        _, unknown = look(images)
+        row |= {f"{name}/{score}": auroc(known[score], unknown[score]) for score in known}
+    return row
+
+
+def costs(members: list[tuple[Classifier, RunData]], images: ImageStore) -> dict[str, float]:
+    """Milliseconds of a step and seconds of 1,000 predictions, of all members together."""
+    return {
+        "step_ms": sum(1000 * seconds_per_step(RunFolder(run.folder).records()) for _, run in members),
+        "predict_s": sum(seconds_per_thousand(classifier, run, images) for classifier, run in members),
+    }
 
 
 def judged_images(run: RunData, judge: Judge) -> tuple[ImageSet, ImageSet | None]:
@@ -98,10 +133,11 @@ def error_auroc(known: dict[str, Tensor], wrong: Tensor) -> dict[str, float]:
     return {f"wrong/{score}": auroc(known[score][~wrong], known[score][wrong]) for score in by}
 
 
-def doubts(classifier: Classifier, prediction: Prediction, features: Tensor) -> dict[str, Tensor]:
-    """SCORES N that should be higher for images of no known class; without disagreement if there are no samples."""
-    novelty = None if classifier.calibration is None else classifier.calibration.novelty
-    distance = None if novelty is None else novelty.score(features, NEIGHBOURS)
+def doubts(classifier: Classifier | None, prediction: Prediction, features: Tensor | None) -> dict[str, Tensor]:
+    """SCORES N that should be higher for images of no known class, as far as there are samples and features."""
+    calibration = None if classifier is None else classifier.calibration
+    novelty = None if calibration is None else calibration.novelty
+    distance = None if novelty is None or features is None else novelty.score(features, NEIGHBOURS)
     values = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence, distance)
     return {score: value for score, value in zip(SCORES, values, strict=True) if value is not None}
 

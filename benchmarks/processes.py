@@ -3,6 +3,9 @@
 Every process is trained with every seed, in this process, and judged with its averaged weights. Trainings and scores
 stay in a folder, under names that follow from all settings: a benchmark that was interrupted goes on where it stopped,
 and other images to judge by need no new training.
+
+A rival may also be an ensemble, written `5*fixmatch`: five networks that are trained on the same labels with other
+random numbers, and whose mean prediction counts.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import typer
 
 from benchmarks.command_line import OutputOption, run, show
 from benchmarks.far_sets import FarSource, far_images
-from benchmarks.process_scores import Judge, judge_run
+from benchmarks.process_scores import Judge, judge_ensemble, judge_run
 from benchmarks.process_table import process_columns, summarise
 from benchmarks.result import BenchmarkResult
 from benchmarks.synthetic import torch_defaults
@@ -42,7 +45,25 @@ from npmatch.training.nonfinite import NotFiniteError
 PROCESSES = get_args(get_type_hints(NPMatch.Config)["process"])
 PROCESS = "algorithm.process"
 NO_EVALUATION = {"training.eval_every": "1000000000"}  # in training: it would take time, and show test errors
+MEMBER_SEEDS = 1000  # between the seeds of two members of an ensemble
 NOTE = "Times are those of trainings one after another; their ratios are to the first row, seed by seed."
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What has a row of its own: a process or an algorithm, or an ensemble of it."""
+
+    variant: Variant
+    members: int = 1
+
+    @property
+    def label(self) -> str:
+        """The rival as `parse_processes` reads it."""
+        process = dict(self.variant.settings).get(PROCESS)
+        name = self.variant.label
+        if process is not None:
+            name = process + self.variant.without(PROCESS).label.removeprefix(self.variant.algorithm)
+        return name if self.members == 1 else f"{self.members}*{name}"
 
 
 @dataclass(frozen=True)
@@ -56,40 +77,46 @@ class Benchmark:
     device: str
     quiet: bool = False
 
-    def measure(self, variant: Variant, seed: int) -> dict[str, Any]:
-        """The scores of one training, from the folder if they are there."""
-        config = self.plan.config(variant, seed).flat()
+    def measure(self, rival: Rival, seed: int) -> dict[str, Any]:
+        """The scores of one training, or of the trainings of an ensemble, from the folder if they are there."""
+        config = self.plan.config(rival.variant, seed).flat()
         facts = {key: value for key, value in config.items() if key not in HARMLESS}
-        folder = self.out / variant.slug / f"seed-{seed}-{_digest([facts, self.device])}"
+        folder = self.out / rival.variant.slug / f"seed-{seed}-{_digest([facts, self.device])}"
         images = [self.judge, *sorted((source.name, str(source.root)) for source in self.far)]
-        kept = folder.with_name(f"{folder.name}-{_digest(images)}.json")
+        kept = folder.with_name(f"{folder.name}{_times(rival)}-{_digest(images)}.json")
         if kept.is_file():  # also if the run itself has been removed, to save space
             return read_scores(kept)
+        members = [folder, *(folder.with_name(f"{folder.name}-member-{n}") for n in range(1, rival.members))]
+        for number, member in enumerate(members):
+            with torch_defaults():
+                self.train(rival, seed, member, number, folder)
+        data = None if config["data.root"] is None else Path(config["data.root"])
         with torch_defaults():
-            self.train(variant, seed, folder)
-        data = config["data.root"]
-        with torch_defaults():
-            scores = judge_run(folder, self.judge, self.far, None if data is None else Path(data), self.device)
-        row = {"process": label(variant), "seed": seed, **scores}
+            judged = (self.judge, self.far, data, self.device)
+            scores = judge_run(folder, *judged) if rival.members == 1 else judge_ensemble(members, *judged)
+        row = {"process": rival.label, "seed": seed, **scores}
         write_atomically(kept, (json.dumps(row, ensure_ascii=False) + "\n").encode())
         return row
 
-    def train(self, variant: Variant, seed: int, folder: Path) -> None:
-        """Trains into a folder, or goes on with the run that is there."""
+    def train(self, rival: Rival, seed: int, folder: Path, member: int, first: Path) -> None:
+        """Trains into a folder, or goes on with the run that is there; a further member has the labels of the first."""
+        settings = self.plan.run_settings(rival.variant)
+        if member:
+            settings = {**settings, "data.split": str(RunFolder(first).split)}
         clear_memory(torch.device(self.device))  # what an earlier training has left would make batches smaller
         try:
             fit(
                 self.plan.recipe,
-                algorithm=variant.trained_algorithm,
+                algorithm=rival.variant.trained_algorithm,
                 out=folder,
-                seed=seed,
+                seed=seed + member * MEMBER_SEEDS,
                 device=self.device,
                 resume=RunFolder(folder).exists(),
-                overrides=self.plan.run_settings(variant),
+                overrides=settings,
                 quiet=self.quiet,
             )
         except InterruptedRunError as stopped:
-            where = f"{label(variant)}, seed {seed}: stopped after step {stopped.step}"
+            where = f"{rival.label}, seed {seed}: stopped after step {stopped.step}"
             signum = stopped.exit_code - 128
             raise StoppedError(f"{where}; the same command goes on from there", signum) from stopped
 
@@ -110,27 +137,30 @@ def bench_processes(
 ) -> BenchmarkResult:
     """Trains and judges every process with every seed; what is in `out` is not done again."""
     shared = {**NO_EVALUATION, **({} if data is None else {"data.root": str(data)}), **settings_as_text(settings)}
-    plan = Plan(recipe, tuple(parse_processes(processes)), tuple(seeds), shared, budget_iterations=iterations)
+    rivals = parse_processes(processes)
+    variants = tuple(dict.fromkeys(rival.variant for rival in rivals))
+    plan = Plan(recipe, variants, tuple(seeds), shared, budget_iterations=iterations)
     plan.check()
     sources = parse_sources(far, plan)
     chosen = str(choose_device(device))
     bench = Benchmark(plan, judge, sources, out or Path("runs") / f"bench-processes-{recipe}", chosen, quiet)
-    total, rows, diverged = len(plan.variants) * len(plan.seeds), [], []
-    for number, (variant, seed) in enumerate(plan.runs(), 1):
-        name = f"{label(variant)}, seed {seed}"
+    runs_to_judge = [(rival, seed) for seed in plan.seeds for rival in rivals]
+    rows, diverged = [], []
+    for number, (rival, seed) in enumerate(runs_to_judge, 1):
+        name = f"{rival.label}, seed {seed}"
         try:
-            row = bench.measure(variant, seed)
+            row = bench.measure(rival, seed)
         except NotFiniteError as error:  # the others go on
-            tell(f"{number} of {total}: {name}: {error}")
+            tell(f"{number} of {len(runs_to_judge)}: {name}: {error}")
             diverged.append(name)
             continue
         rows.append(row)
         times = f"{row['step_ms']:.1f} ms a step, {row['predict_s']:.2f} s per 1,000 predictions"
-        tell(f"{number} of {total}: {name}: error {row['error']:.2f} %, {times}")
+        tell(f"{number} of {len(runs_to_judge)}: {name}: error {row['error']:.2f} %, {times}")
     if not rows:
         raise NPMatchError(f"no training has finished, because all diverged; their logs are in {bench.out}")
     steps = sorted({plan.iterations(variant) or 0 for variant in plan.variants})
-    runs, table = summarise([label(variant) for variant in plan.variants], rows)
+    runs, table = summarise([rival.label for rival in rivals], rows)
     return BenchmarkResult(
         name="processes",
         about=f"{recipe}, {' or '.join(f'{n:,}' for n in steps)} steps, seeds {', '.join(map(str, plan.seeds))}",
@@ -155,12 +185,20 @@ def parse_sources(words: Sequence[str], plan: Plan) -> list[FarSource]:
     return sources
 
 
-def parse_processes(text: str) -> list[Variant]:
-    """Variants as `compare` takes them, with the names of processes besides those of algorithms.
+def parse_processes(text: str) -> list[Rival]:
+    """Variants as `compare` takes them, with the names of processes besides those of algorithms, and ensembles.
 
     Settings in brackets may be separated by commas too: kernel[max_entropy=2,scale=1000].
     """
-    return list(dict.fromkeys(parse_process(word.strip()) for word in re.split(r",(?![^\[\]]*\])", text)))
+    return list(dict.fromkeys(parse_rival(word.strip()) for word in re.split(r",(?![^\[\]]*\])", text)))
+
+
+def parse_rival(word: str) -> Rival:
+    """The rival in a text `name`, `name[key=value;…]` or `N*name…`, with the name of a process or of an algorithm."""
+    count, star, rest = word.rpartition("*") if re.match(r"[^\[]*\*", word) else ("1", "", word)
+    if not count.isdecimal() or (star and int(count) < 2):
+        raise NPMatchError(f"'{word}': write the number of members before the star, for example 5*fixmatch")
+    return Rival(parse_process(rest), int(count))
 
 
 def parse_process(word: str) -> Variant:
@@ -177,14 +215,6 @@ def parse_process(word: str) -> Variant:
     return variant.with_setting(PROCESS, name)
 
 
-def label(variant: Variant) -> str:
-    """The variant as `parse_processes` reads it."""
-    process = dict(variant.settings).get(PROCESS)
-    if process is None:
-        return variant.label
-    return process + variant.without(PROCESS).label.removeprefix(variant.algorithm)
-
-
 def read_scores(path: Path) -> dict[str, Any]:
     """The scores of a run that an earlier call has kept."""
     try:
@@ -192,6 +222,10 @@ def read_scores(path: Path) -> dict[str, Any]:
         return {**row, "process": str(row["process"]), "seed": int(row["seed"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise NPMatchError(f"{path}: not scores written by this benchmark; remove the file") from error
+
+
+def _times(rival: Rival) -> str:
+    return "" if rival.members == 1 else f"-x{rival.members}"
 
 
 def _digest(facts: object) -> str:
@@ -210,7 +244,7 @@ def main(
     words: WordsArgument,
     processes: Annotated[
         str,
-        typer.Option("--processes", help="Processes and rival algorithms, such as paper,kernel[scale=1000],flexmatch."),
+        typer.Option("--processes", help="Processes and rivals, such as paper,kernel[scale=1000],5*fixmatch."),
     ] = ",".join(PROCESSES),
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")] = "0,1,2",
     iterations: Annotated[

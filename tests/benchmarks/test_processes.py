@@ -16,7 +16,7 @@ from benchmarks.command_line import run
 from benchmarks.far_sets import FarSource, far_images, noise, with_channels
 from benchmarks.process_scores import Judge, judged_images, seconds_per_step
 from benchmarks.process_table import summarise
-from benchmarks.processes import label, main, parse_processes
+from benchmarks.processes import main, parse_processes
 from npmatch.data import load_dataset, make_split
 from npmatch.errors import InterruptedRunError
 from npmatch.runs.folder import RunFolder
@@ -121,6 +121,8 @@ def test_a_benchmark_that_was_stopped_goes_on(tmp_path, capsys, monkeypatch):
     ("more", "message"),
     [
         (["--processes", "kernl"], "unknown process or algorithm 'kernl'; did you mean 'kernel'?"),
+        (["--processes", "x*flexmatch"], "'x*flexmatch': write the number of members before the star"),
+        (["--processes", "1*flexmatch"], "for example 5*fixmatch"),
         (["--processes", "probe"], "unknown process or algorithm 'probe'"),
         (["--processes", "kernel[process=paper]"], "'kernel[process=paper]' sets algorithm.process twice"),
         (["--processes", "flexmatch", "algorithm.samples=3"], "NAME[key=value]"),
@@ -139,14 +141,33 @@ def test_bad_input_is_refused_before_anything_is_trained(more, message, tmp_path
 
 
 def test_processes_are_read_as_they_are_written():
-    found = parse_processes("paper, kernel[max_entropy=2,scale=1000],flexmatch,npmatch[process=attentive]")
-    assert [label(variant) for variant in found] == [
+    found = parse_processes("paper, kernel[max_entropy=2,scale=1000],flexmatch,npmatch[process=attentive],5*flexmatch")
+    assert [rival.label for rival in found] == [
         "paper",
         "kernel[max_entropy=2;scale=1000]",
         "flexmatch",
         "attentive",
+        "5*flexmatch",
     ]
-    assert {variant.algorithm for variant in found} == {"npmatch", "flexmatch"}
+    assert {rival.variant.algorithm for rival in found} == {"npmatch", "flexmatch"}
+    assert found[2].variant == found[4].variant
+
+
+def test_an_ensemble_is_the_mean_of_networks_with_the_same_labels(tmp_path, capsys):
+    assert run(main, words(tmp_path, processes="flexmatch,2*flexmatch")) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = [one for one in found["runs"] if one["process"] == "2*flexmatch" and one["seed"] == 1]
+    folders = sorted(folder for folder in tmp_path.glob("flexmatch/seed-1-*") if folder.is_dir())
+    assert len(folders) == 2
+    digits = load_dataset("digits")
+    splits = [json.loads((folder / "split.json").read_text()) for folder in folders]
+    assert splits[0]["labeled"] == splits[1]["labeled"]
+    probs = [npmatch.load(folder, "cpu").predict(digits.test.images.pixels).probs for folder in folders]
+    assert not torch.equal(*probs)
+    wrong = torch.stack(probs).mean(0).argmax(-1) != digits.test.labels
+    assert row["error"] == pytest.approx(100 * wrong.float().mean().item())
+    assert row.keys() >= {"wrong/disagreement", "noise/disagreement", "noise/1 − max p"}
+    assert not [key for key in row if "distance" in key or key.startswith("context/")]
 
 
 def test_times_are_compared_seed_by_seed():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from npmatch.heads.bank import TrustedPoints
-from npmatch.objectives.losses import entropy, masked_mean
+from npmatch.objectives.losses import masked_mean, mean_prediction
 from npmatch.types import Prediction
 
 
@@ -113,9 +113,7 @@ class ContextHead(nn.Module):
             samples = self.log_probs(features, self.context()).exp()
         else:
             samples = features.new_full((self.samples, len(features), self.num_classes), 1 / self.num_classes)
-        probs = samples.mean(0)
-        u = entropy(probs)
-        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+        return mean_prediction(samples)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Adopts the size of the loaded context."""

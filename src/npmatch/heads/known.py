@@ -43,7 +43,7 @@ class KnownImages(nn.Module):
         """
         f_x, f_u = f_x.to(self.features.dtype), f_u.to(self.features.dtype)
         self.features[labeled] = f_x[first_views(labeled)]
-        self.held[labeled] = True
+        self.held.index_fill_(0, labeled, True)  # a captured graph may not write a number of the host by index
         rho = (f_x - f_x.mean(0)).square().sum(-1).mean().sqrt().clamp(min=torch.finfo(f_x.dtype).tiny)
         self._update(self._distance(f_x, labeled) / rho)
         return (self._distance(f_u) / rho <= self.threshold) | (self.batches == 0)

@@ -20,7 +20,7 @@ from npmatch.distributed.ranks import local_share
 from npmatch.draws import mix
 from npmatch.heads.linear import LinearHead
 from npmatch.heads.model import Model
-from npmatch.objectives.losses import entropy
+from npmatch.objectives.losses import mean_prediction
 from npmatch.types import Prediction
 
 
@@ -104,10 +104,7 @@ class MCDropoutModel(Model):
         for number in range(self.samples):
             with _in_pass(number):
                 passes.append(self.logits(x))
-        samples = torch.stack(passes).softmax(-1)
-        probs = samples.mean(0)
-        u = entropy(probs)
-        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+        return mean_prediction(torch.stack(passes).softmax(-1))
 
 
 def replace_dropout(network: nn.Module, p: float) -> None:

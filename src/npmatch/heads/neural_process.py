@@ -6,6 +6,7 @@ independent of their order. Training mode takes the averages from the batch, inf
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from npmatch.heads.bank import Bank
 from npmatch.objectives.divergences import Gaussian
-from npmatch.objectives.losses import entropy, one_hot
+from npmatch.objectives.losses import mean_prediction, one_hot
 from npmatch.types import Prediction
 
 Average = Literal["probabilities", "logits"]
@@ -130,11 +131,10 @@ class NeuralProcessHead(nn.Module):
             logits = self._decode(features, self.frozen_z, self.frozen_r)
         else:
             logits = self.infer(features, self.noise)
-        samples = logits.softmax(-1)
-        mean = samples.mean(0)
-        u = entropy(mean)
-        probs = mean if self.average == "probabilities" else logits.mean(0).softmax(-1)
-        return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
+        prediction = mean_prediction(logits.softmax(-1))
+        if self.average == "logits":  # the uncertainty stays that of the averaged probabilities
+            return replace(prediction, probs=logits.mean(0).softmax(-1))
+        return prediction
 
 
 def encoder(inputs: int, width: int) -> nn.Sequential:

@@ -6,11 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from npmatch.types import Prediction
+
 
 def entropy(probs: Tensor) -> Tensor:
     """H(p) = −Σ p log p in nats over the last dimension, [...]; 0·log 0 is 0 and its gradient finite."""
     tiny = torch.finfo(probs.dtype).tiny
     return -(probs * probs.clamp(min=tiny).log()).sum(-1)
+
+
+def mean_prediction(samples: Tensor) -> Prediction:
+    """The average of T predictions T n K, its entropy, and the samples' disagreement about it."""
+    probs = samples.mean(0)
+    u = entropy(probs)
+    return Prediction(probs, u, (u - entropy(samples).mean(0)).clamp(min=0))
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
