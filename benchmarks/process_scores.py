@@ -17,6 +17,7 @@ from npmatch.data import ArrayImages, ImageSet, ImageStore
 from npmatch.data.images import select_images
 from npmatch.data.split import evaluation_set
 from npmatch.decide.novelty import MAX_IMAGES, reference_positions
+from npmatch.decide.novelty import NEIGHBOURS as OOD_NEIGHBOURS
 from npmatch.errors import NPMatchError
 from npmatch.metrics import auroc, scores
 from npmatch.objectives.losses import mean_prediction
@@ -31,7 +32,7 @@ from npmatch.types import FOREIGN, Prediction
 MOST_UNLABELED = 5000  # images that are judged, evenly spaced
 MOST_TIMED = 1000  # images that are predicted against the clock
 NEIGHBOURS = 50  # the distance of an image is that to this one of its nearest training images
-SCORES = ("entropy", "disagreement", "1 − max p", "distance")
+SCORES = ("entropy", "disagreement", "1 − max p", "distance", "ood")
 CONTEXTS = ("context rebuilt", "labels permuted", "context halved", "a class removed")
 
 
@@ -47,7 +48,8 @@ class Judge(StrEnum):
         images = "test images" if self == Judge.test else f"at most {MOST_UNLABELED:,} unlabelled training images"
         return (
             f"± is the sample standard deviation over seeds. Judged by {images}. Distance: to the {NEIGHBOURS}th "
-            f"nearest of up to {MAX_IMAGES:,} training images, in features of unit variance."
+            f"nearest of up to {MAX_IMAGES:,} training images, in features of unit variance; ood: as `predict --ood`, "
+            f"to the {OOD_NEIGHBOURS}th."
         )
 
 
@@ -137,8 +139,10 @@ def doubts(classifier: Classifier | None, prediction: Prediction, features: Tens
     """SCORES N that should be higher for images of no known class, as far as there are samples and features."""
     calibration = None if classifier is None else classifier.calibration
     novelty = None if calibration is None else calibration.novelty
-    distance = None if novelty is None or features is None else novelty.score(features, NEIGHBOURS)
-    values = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence, distance)
+    distance = ood = None
+    if novelty is not None and features is not None:
+        distance, ood = novelty.score(features, NEIGHBOURS), novelty.score(features)
+    values = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence, distance, ood)
     return {score: value for score, value in zip(SCORES, values, strict=True) if value is not None}
 
 

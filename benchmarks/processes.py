@@ -24,7 +24,7 @@ import typer
 
 from benchmarks.command_line import OutputOption, run, show
 from benchmarks.far_sets import FarSource, far_images
-from benchmarks.process_scores import Judge, judge_ensemble, judge_run
+from benchmarks.process_scores import SCORES, Judge, judge_ensemble, judge_run
 from benchmarks.process_table import process_columns, summarise
 from benchmarks.result import BenchmarkResult
 from benchmarks.synthetic import torch_defaults
@@ -82,7 +82,7 @@ class Benchmark:
         config = self.plan.config(rival.variant, seed).flat()
         facts = {key: value for key, value in config.items() if key not in HARMLESS}
         folder = self.out / rival.variant.slug / f"seed-{seed}-{_digest([facts, self.device])}"
-        images = [self.judge, *sorted((source.name, str(source.root)) for source in self.far)]
+        images = [self.judge, *SCORES, *sorted((source.name, str(source.root)) for source in self.far)]
         kept = folder.with_name(f"{folder.name}{_times(rival)}-{_digest(images)}.json")
         if kept.is_file():  # also if the run itself has been removed, to save space
             return read_scores(kept)

@@ -135,10 +135,11 @@ def test_a_deterministic_run_resumes_to_the_bit(tmp_path, name, graph):
     assert same_run(straight.folder, resumed.folder)
 
 
-@pytest.mark.parametrize("gate", ["fixed", "freematch", "softmatch"])
-def test_a_captured_gate_of_npmatch_resumes_to_the_bit(tmp_path, gate):
+@pytest.mark.parametrize(("gate", "known"), [("fixed", None), ("freematch", None), ("softmatch", None), ("fixed", 0.8)])
+def test_a_captured_gate_of_npmatch_resumes_to_the_bit(tmp_path, gate, known):
     settings = {"training__deterministic": True, "training__graph": True, "training__compile": False}
     settings |= {"algorithm__gate": gate, "algorithm__alignment": "window", "algorithm__fairness_weight": 0.1}
+    settings["algorithm__known_share"] = known
     straight = train_tiny(tmp_path / "straight", device="cuda", **settings)
     stop_tiny(tmp_path / "run", 12, device="cuda", **settings)
     resumed = npmatch.fit(out=tmp_path / "run", device="cuda", resume=True, quiet=True)

@@ -89,7 +89,7 @@ def test_the_figures_are_those_of_the_run(found, out, no_training):
 
 def test_a_rival_without_samples_has_no_figures_of_a_process(found):
     (row,) = [row for row in found["rows"] if row["process"] == "flexmatch"]
-    assert row.keys() >= {"wrong/entropy", "noise/entropy", "noise/1 − max p", "noise/distance"}
+    assert row.keys() >= {"wrong/entropy", "noise/entropy", "noise/1 − max p", "noise/distance", "noise/ood"}
     assert not [key for key in row if "disagreement" in key or key.startswith("context/")]
 
 
@@ -167,7 +167,7 @@ def test_an_ensemble_is_the_mean_of_networks_with_the_same_labels(tmp_path, caps
     wrong = torch.stack(probs).mean(0).argmax(-1) != digits.test.labels
     assert row["error"] == pytest.approx(100 * wrong.float().mean().item())
     assert row.keys() >= {"wrong/disagreement", "noise/disagreement", "noise/1 − max p"}
-    assert not [key for key in row if "distance" in key or key.startswith("context/")]
+    assert not [key for key in row if key.endswith(("distance", "ood")) or key.startswith("context/")]
 
 
 def test_times_are_compared_seed_by_seed():
