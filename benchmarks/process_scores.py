@@ -32,7 +32,7 @@ from npmatch.types import FOREIGN, Prediction
 MOST_UNLABELED = 5000  # images that are judged, evenly spaced
 MOST_TIMED = 1000  # images that are predicted against the clock
 NEIGHBOURS = 50  # the distance of an image is that to this one of its nearest training images
-SCORES = ("entropy", "disagreement", "1 − max p", "distance", "ood")
+SCORES = ("entropy", "disagreement", "1 − max p", "outlier", "distance", "ood")
 CONTEXTS = ("context rebuilt", "labels permuted", "context halved", "a class removed")
 
 
@@ -49,7 +49,7 @@ class Judge(StrEnum):
         return (
             f"± is the sample standard deviation over seeds. Judged by {images}. Distance: to the {NEIGHBOURS}th "
             f"nearest of up to {MAX_IMAGES:,} training images, in features of unit variance; ood: as `predict --ood`, "
-            f"to the {OOD_NEIGHBOURS}th."
+            f"to the {OOD_NEIGHBOURS}th. Outlier: what the model itself estimates, of the kernel process its vacuity."
         )
 
 
@@ -142,7 +142,8 @@ def doubts(classifier: Classifier | None, prediction: Prediction, features: Tens
     distance = ood = None
     if novelty is not None and features is not None:
         distance, ood = novelty.score(features, NEIGHBOURS), novelty.score(features)
-    values = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence, distance, ood)
+    unsure = (prediction.entropy, prediction.disagreement, 1 - prediction.confidence)
+    values = (*unsure, prediction.outlier, distance, ood)
     return {score: value for score, value in zip(SCORES, values, strict=True) if value is not None}
 
 

@@ -106,6 +106,20 @@ def test_far_from_all_labelled_images_the_kernels_prediction_is_uniform():
     torch.testing.assert_close(far.entropy, torch.tensor([math.log(K)], dtype=torch.float64))
 
 
+@torch.no_grad()
+def test_the_kernels_vacuity_tells_a_strange_image_from_one_between_two_classes():
+    head = KernelProcessHead(2, 2, width=2, samples=T, points=30, scale=1e4, bandwidth=0.3).double().eval()
+    head.embedding.weight.copy_(torch.eye(2))
+    head.set_context(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]).double(), torch.tensor([0, 1]))
+    between, strange = head.predict(torch.tensor([[0.0, 0.0], [0.0, 9.0]]).double()), kernel().predict(points(1))
+    assert between.entropy.min() > 0.5
+    assert between.outlier[0] < 0.01
+    assert between.outlier[1] > 0.99
+    assert strange.outlier.tolist() == [1.0], "without a context nothing is known"
+    alpha = 1 + 1e4 * head.context_weights * math.exp(-1 / 0.6)  # T K: both points are at distance 1, and so is ρ
+    torch.testing.assert_close(between.outlier[0], (2 / alpha.sum(-1)).mean())
+
+
 @HEADS
 @torch.no_grad()
 def test_predictions_are_of_each_image_alone_and_the_contexts_order_does_not_matter(make):
