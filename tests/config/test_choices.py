@@ -77,6 +77,14 @@ def test_thresholds_follow_the_number_of_classes():
     assert "algorithm.confidence" not in hundred
 
 
+@pytest.mark.parametrize("process", ["kernel", "attentive"])
+def test_processes_that_predict_from_a_context_get_a_looser_gate(process):
+    ten, two = (chosen(listing_of(names), algorithm__process=process) for names in ("abcdefghij", "ab"))
+    assert ten["algorithm.max_entropy"] == pytest.approx(2, abs=0.01), "as measured on Fashion-MNIST and EuroSAT"
+    assert two["algorithm.max_entropy"] == pytest.approx(0.6, abs=0.01)
+    assert chosen(listing_of("abcdefghij"), algorithm__process="paper")["algorithm.max_entropy"] == 1.2
+
+
 def test_an_algorithm_gets_only_keys_it_has():
     assert chosen(listing_of("ab"))["training.clip"] == 1
     keys = chosen(listing_of("ab"), algorithm__name="fixmatch")

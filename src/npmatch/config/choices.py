@@ -49,6 +49,8 @@ STEPS_PRETRAINED = {False: 1000, True: 2000}
 MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps short
 # Entropy in nats below which a pseudo-label is trusted: measured at ten classes, and the paper's at a thousand.
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
+# The same as a share of ln K for processes that predict from a context, which are less certain: 2 nats at ten classes.
+MAX_ENTROPY_FROM_CONTEXT = 0.87
 ADJUSTMENT = 1.0  # strength of the logit adjustment where classes are uneven
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
 
@@ -153,7 +155,7 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_augmentation(size, facts),
         *_batches(facts, start, size if start is None else seen, on_cuda),
         *_average(given, start, on_cuda),
-        *_thresholds(facts, algorithm),
+        *_thresholds(facts, algorithm, given),
         *_clipping(algorithm, start),
         *(_dropout(algorithm, size, on_cuda) if start is None else ()),
         *_radius(facts, algorithm, start, size),
@@ -338,10 +340,14 @@ def _average(given: Mapping[str, Any], start: Start | None, on_cuda: bool) -> It
         yield Choice("training.ema", usual, "a long run allows a long average")
 
 
-def _thresholds(facts: DataFacts, algorithm: str) -> Iterator[Choice]:
+def _thresholds(facts: DataFacts, algorithm: str, given: Mapping[str, Any]) -> Iterator[Choice]:
     known = _settings_of(algorithm)
     k = max(2, len(facts.class_names))
-    if "max_entropy" in known:
+    if "max_entropy" in known and given.get("algorithm.process") in ("kernel", "attentive"):
+        value = round(MAX_ENTROPY_FROM_CONTEXT * math.log(k), 3)
+        reason = f"{MAX_ENTROPY_FROM_CONTEXT:.0%} of ln K for a process that predicts from a context; K = {k}"
+        yield Choice("algorithm.max_entropy", value, reason)
+    elif "max_entropy" in known:
         value = round(MAX_ENTROPY * min(1.0, math.log(k) / math.log(AT_CLASSES)), 3)
         reason = f"{MAX_ENTROPY} nats from {AT_CLASSES} classes on, proportional to ln K below; K = {k}"
         yield Choice("algorithm.max_entropy", value, reason)
