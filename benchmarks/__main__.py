@@ -8,6 +8,7 @@ from benchmarks import (
     abstention,
     audits,
     augment,
+    curves,
     defaults,
     faults,
     first_labels,
@@ -43,6 +44,7 @@ BENCHMARKS = (
     defaults,
     pretrained,
     processes,
+    curves,
     serve,
     faults,
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.far_sets import FarSource, far_sets
 from benchmarks.timing import seconds_per_call
-from npmatch.data import ArrayImages, ImageSet, ImageStore
+from npmatch.data import ArrayImages, Dataset, ImageSet, ImageStore, Split
 from npmatch.data.images import select_images
 from npmatch.data.split import evaluation_set
 from npmatch.decide.novelty import MAX_IMAGES, reference_positions
@@ -116,14 +116,19 @@ def judged_images(run: RunData, judge: Judge) -> tuple[ImageSet, ImageSet | None
         if judged is None:
             raise NPMatchError(f"{run.folder}: its data has no test images; use --judge unlabeled")
         return judged, run.dataset.foreign_test
-    hidden = run.split.unlabeled[~torch.isin(run.split.unlabeled, run.split.labeled)]
-    labels = run.dataset.train.labels[hidden]
+    return hidden_images(run.dataset, run.split)
+
+
+def hidden_images(dataset: Dataset, split: Split) -> tuple[ImageSet, ImageSet | None]:
+    """Unlabelled training images whose labels are known but were hidden, and those of no known class, if any."""
+    hidden = split.unlabeled[~torch.isin(split.unlabeled, split.labeled)]
+    labels = dataset.train.labels[hidden]
     known, foreign = (
-        select_images(run.dataset.train, part[reference_positions(len(part), MOST_UNLABELED)])
+        select_images(dataset.train, part[reference_positions(len(part), MOST_UNLABELED)])
         for part in (hidden[labels >= 0], hidden[labels == FOREIGN])
     )
     if not len(known):
-        raise NPMatchError(f"{run.folder}: the classes of its unlabelled images are not known; use --judge test")
+        raise NPMatchError(f"{dataset.name}: the classes of its unlabelled images are not known; judge by test images")
     return known, foreign if len(foreign) else None
 
 

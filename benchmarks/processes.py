@@ -43,6 +43,7 @@ from npmatch.runs.resume import HARMLESS
 from npmatch.training.nonfinite import NotFiniteError
 
 PROCESSES = get_args(get_type_hints(NPMatch.Config)["process"])
+ALL_PROCESSES = ",".join(PROCESSES)
 PROCESS = "algorithm.process"
 NO_EVALUATION = {"training.eval_every": "1000000000"}  # in training: it would take time, and show test errors
 MEMBER_SEEDS = 1000  # between the seeds of two members of an ensemble
@@ -123,7 +124,7 @@ class Benchmark:
 
 def bench_processes(
     recipe: str,
-    processes: str = ",".join(PROCESSES),
+    processes: str = ALL_PROCESSES,
     *,
     seeds: Sequence[int] = (0, 1, 2),
     iterations: int | None = None,
@@ -245,7 +246,7 @@ def main(
     processes: Annotated[
         str,
         typer.Option("--processes", help="Processes and rivals, such as paper,kernel[scale=1000],5*fixmatch."),
-    ] = ",".join(PROCESSES),
+    ] = ALL_PROCESSES,
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas.")] = "0,1,2",
     iterations: Annotated[
         int | None, typer.Option("--iterations", min=1, help="Number of training steps; default: the recipe's.")
