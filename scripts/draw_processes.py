@@ -9,6 +9,7 @@ from both moons.
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import matplotlib
@@ -97,7 +98,7 @@ def on_grid(algorithm: NPMatch, across: Tensor, up: Tensor) -> Prediction:
 
 
 def main() -> None:
-    """One panel for each process."""
+    """The entropy of each process, and the vacuity of those that estimate it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?", default=Path("docs/img/processes.png"))
     parser.add_argument("--steps", type=int, default=1500)
@@ -105,18 +106,23 @@ def main() -> None:
     arguments = parser.parse_args()
     x, y, labeled = moons_with_a_hole(arguments.seed)
     across, up = torch.linspace(-2.5, 3.5, 160), torch.linspace(-2.2, 2.7, 130)
-    figure, axes = plt.subplots(1, len(PROCESSES), figsize=(11, 3.4), layout="constrained", sharey=True)
-    for axis, process in zip(axes, PROCESSES, strict=True):
-        algorithm = train(process, x, y, labeled, arguments.steps, arguments.seed)
-        u = on_grid(algorithm, across, up).entropy.reshape(len(up), len(across))
-        shown = axis.pcolormesh(across, up, u, cmap="magma", vmin=0, vmax=0.694, rasterized=True)
+    panels: list[tuple[str, Tensor]] = []
+    for process in PROCESSES:
+        prediction = on_grid(train(process, x, y, labeled, arguments.steps, arguments.seed), across, up)
+        panels.append((f"entropy, {process}", prediction.entropy / math.log(2)))
+        if prediction.outlier is not None:
+            panels.append((f"vacuity, {process}", prediction.outlier))
+    figure, axes = plt.subplots(1, len(panels), figsize=(14, 3.4), layout="constrained", sharey=True)
+    for axis, (title, u) in zip(axes, panels, strict=True):
+        values = u.reshape(len(up), len(across))
+        shown = axis.pcolormesh(across, up, values, cmap="magma", vmin=0, vmax=1, rasterized=True)
         axis.scatter(*x.T, s=2, c="#9ecae1", alpha=0.6, linewidths=0)
         for c, marker in enumerate("os"):
             axis.scatter(*x[labeled][y[labeled] == c].T, s=28, marker=marker, c="white", edgecolors="black")
-        axis.set_title(f"algorithm.process={process}", fontsize=10)
+        axis.set_title(title, fontsize=10)
         axis.set_xticks([])
         axis.set_yticks([])
-    figure.colorbar(shown, ax=axes, label="entropy, nats")
+    figure.colorbar(shown, ax=axes, label="share of the largest value")
     figure.savefig(arguments.file, dpi=110)
 
 
