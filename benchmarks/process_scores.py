@@ -53,7 +53,8 @@ class Judge(StrEnum):
         )
 
 
-Look = Callable[[ImageStore], tuple[Prediction, dict[str, Tensor]]]  # a prediction, and SCORES of its uncertainty
+Seen = tuple[Prediction, dict[str, Tensor]]  # a prediction, and SCORES of its uncertainty
+Look = Callable[[ImageStore], Seen]
 
 
 def judge_run(folder: Path, judge: Judge, far: list[FarSource], data: Path | None, device: str) -> dict[str, Any]:
@@ -61,13 +62,14 @@ def judge_run(folder: Path, judge: Judge, far: list[FarSource], data: Path | Non
     classifier, run = load(folder, device), open_run_data(folder, data)
     judged, near = judged_images(run, judge)
 
-    def look(images: ImageStore) -> tuple[Prediction, dict[str, Tensor]]:
+    def look(images: ImageStore) -> Seen:
         prediction, f = describe(classifier, run, images)
         return prediction, doubts(classifier, prediction, f)
 
-    row = {**prediction_scores(look, judged, near, far), **costs([(classifier, run)], judged.images)}
+    prediction, f = describe(classifier, run, judged.images)
+    known = prediction, doubts(classifier, prediction, f)
+    row = {**prediction_scores(known, look, judged, near, far), **costs([(classifier, run)], judged.images)}
     if has_context(classifier):
-        f = describe(classifier, run, judged.images)[1]
         rows = {one.change: one.error for one in context_rows(classifier, run, f, judged.labels)}
         row |= {f"context/{change}": rows[change] for change in CONTEXTS}
     trusted = (last_record(RunFolder(folder).records(), "train") or {}).get("foreign_trusted")
@@ -81,17 +83,19 @@ def judge_ensemble(
     members = [(load(folder, device), open_run_data(folder, data)) for folder in folders]
     judged, near = judged_images(members[0][1], judge)
 
-    def look(images: ImageStore) -> tuple[Prediction, dict[str, Tensor]]:
+    def look(images: ImageStore) -> Seen:
         samples = torch.stack([describe(classifier, run, images)[0].probs for classifier, run in members])
         prediction = mean_prediction(samples)
         return prediction, doubts(None, prediction, None)
 
-    return {**prediction_scores(look, judged, near, far), **costs(members, judged.images)}
+    return {**prediction_scores(look(judged.images), look, judged, near, far), **costs(members, judged.images)}
 
 
-def prediction_scores(look: Look, judged: ImageSet, near: ImageSet | None, far: list[FarSource]) -> dict[str, Any]:
-    """Errors and calibration, and how well uncertainty tells wrong answers and images of no known class."""
-    prediction, known = look(judged.images)
+def prediction_scores(
+    seen: Seen, look: Look, judged: ImageSet, near: ImageSet | None, far: list[FarSource]
+) -> dict[str, Any]:
+    """Errors and calibration of what was `seen` of judged images, and how well it tells images of no known class."""
+    prediction, known = seen
     found = scores(prediction, judged.labels)
     row: dict[str, Any] = {key: getattr(found, key) for key in ("n", "error", "nll", "ece", "uce")}
     row |= error_auroc(known, prediction.label != judged.labels)
