@@ -183,7 +183,7 @@ def main(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learning curves, and whether classes merge or exchange their names.
+    """Learning curves, and classes that exchange their names.
 
     Judged by unlabelled training images, so that settings may be tuned by them.
     """

@@ -21,14 +21,12 @@ STEPS = ["--iterations", "12", "--points", "3", "--device", "cpu"]
 
 def test_errors_on_the_way_and_that_of_a_plain_training_at_the_end(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    methods = ["--methods", "kernel[max_entropy=2],flexmatch", "--seeds", "10,11"]
+    methods = ["--methods", "kernel[max_entropy=2],flexmatch", "--seeds", "10"]
     assert run(main, ["digits-40", *SMALL, *STEPS, *methods, "-o", "points.jsonl", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [(row["method"], row["seed"]) for row in rows] == [
-        (method, seed) for seed in (10, 11) for method in ("kernel[max_entropy=2]", "flexmatch")
-    ]
+    assert [(row["method"], row["seed"]) for row in rows] == [("kernel[max_entropy=2]", 10), ("flexmatch", 10)]
     points = [json.loads(line) for line in (tmp_path / "points.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points] == [4, 8, 12] * 4
+    assert [point["step"] for point in points] == [4, 8, 12] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["points.jsonl"], "nothing else is written"
     last = rows[1]
     assert last["error"] == last["error/12"] == points[5]["error"]
