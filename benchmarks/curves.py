@@ -41,6 +41,7 @@ from npmatch.training.nonfinite import NotFiniteError
 from npmatch.types import Prediction
 
 NO_RUN = RunFolder("no-such-run")  # what is trained here has no folder
+ON_THE_WAY, AT_THE_END = "Error in % after so many steps", "After the last step"
 
 
 class Remembered(Unrecorded):
@@ -103,17 +104,17 @@ def bench_curves(
         columns=[
             Column("method", "method"),
             Column("seed", "seed"),
-            *(Column(key, f"error at {int(key.removeprefix('error/')):,}, %", "{:.1f}") for key in steps),
-            Column("best_names", "under the best names, %", "{:.1f}"),
-            Column("ece", "ECE, %", "{:.1f}"),
-            Column("recall", "recall of each class, %"),
-            Column("trusted", "trusted, %", "{:.0f}"),
-            Column("right", "right, %", "{:.0f}"),
-            Column("step_ms", "a step, ms", "{:.1f}"),
+            *(Column(key, f"at {int(key.removeprefix('error/')):,}", "{:.1f}", ON_THE_WAY) for key in steps),
+            Column("best_names", "error under the best names, %", "{:.1f}", AT_THE_END),
+            Column("ece", "ECE, %", "{:.1f}", AT_THE_END),
+            Column("recall", "recall of each class, %", table=AT_THE_END),
+            Column("trusted", "trusted, %", "{:.0f}", AT_THE_END),
+            Column("right", "right, %", "{:.0f}", AT_THE_END),
+            Column("step_ms", "a step, ms", "{:.1f}", AT_THE_END),
         ],
         rows=rows,
         notes=[
-            "All but the errors are after the last step; trusted and right: of the pseudo-labels since the last line.",
+            "Trusted, and right of these: of the pseudo-labels since the last but one line of the log.",
             *(f"Diverged, and left out: {name}." for name in diverged),
         ],
         device=str(chosen),
