@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.command_line import run, show
+from benchmarks.command_line import named_recipe, run, show
 from benchmarks.result import BenchmarkResult, Column
 from npmatch.cli.shared import (
     DataOption,
@@ -19,7 +19,6 @@ from npmatch.cli.shared import (
     OutOption,
     WordsArgument,
     check_device,
-    recipe_and_settings,
 )
 from npmatch.compare import compare, parse_variant
 from npmatch.compare.results import run_folder
@@ -135,9 +134,7 @@ def main(
 
     Shows the share of predictions kept and the error among them, seed by seed.
     """
-    recipe, settings = recipe_and_settings(words)
-    if recipe is None:
-        raise NPMatchError("name a recipe, for example digits-40")
+    recipe, settings = named_recipe(words)
     result = bench_abstention(
         recipe,
         out or Path("runs") / f"bench-abstention-{recipe}",

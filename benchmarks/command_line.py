@@ -17,7 +17,7 @@ from rich.text import Text
 from benchmarks.plot import check_plot
 from benchmarks.result import OUTPUTS, BenchmarkResult
 from npmatch.cli import runner
-from npmatch.cli.shared import print_json
+from npmatch.cli.shared import print_json, recipe_and_settings
 from npmatch.errors import NPMatchError
 
 RecipeArgument = Annotated[
@@ -31,6 +31,14 @@ PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", callback=check_plot, help="File to draw a figure into: FILE.png, .svg or .pdf."),
 ]
+
+
+def named_recipe(words: list[str] | None) -> tuple[str, list[str]]:
+    """Split `RECIPE [KEY=VALUE]...` into the recipe and the settings; refuses words that name no recipe."""
+    recipe, settings = recipe_and_settings(words)
+    if recipe is None:
+        raise NPMatchError("name a recipe, for example digits-40")
+    return recipe, settings
 
 
 def check_outputs(paths: list[Path] | None) -> list[Path] | None:

@@ -8,6 +8,7 @@ by it. Nothing is written to disk.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,13 +20,13 @@ import typer
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from benchmarks.command_line import OutputOption, run, show
+from benchmarks.command_line import OutputOption, named_recipe, run, show
 from benchmarks.process_scores import MOST_UNLABELED, hidden_images, seconds_per_step
 from benchmarks.processes import ALL_PROCESSES, parse_processes, parse_seeds
 from benchmarks.result import BenchmarkResult, Column
 from benchmarks.synthetic import torch_defaults
 from benchmarks.timing import tell
-from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, WordsArgument, check_device, recipe_and_settings
+from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, WordsArgument, check_device
 from npmatch.compare.plan import Plan, settings_as_text
 from npmatch.config.tree import Config
 from npmatch.data.labels import load_configured
@@ -37,6 +38,7 @@ from npmatch.runs.fit import check_and_split
 from npmatch.runs.folder import RunFolder
 from npmatch.runs.memory import clear_memory
 from npmatch.training import Display, Unrecorded
+from npmatch.training.log import last_record
 from npmatch.training.nonfinite import NotFiniteError
 from npmatch.types import Prediction
 
@@ -68,8 +70,8 @@ def bench_curves(
     data: Path | None = None,
     device: str | None = None,
 ) -> BenchmarkResult:
-    """Trains every method with every seed, and judges it at `points` evenly spaced steps."""
-    every = max(1, iterations // points)
+    """Trains every method with every seed, and judges it at no more than `points` evenly spaced steps."""
+    every = math.ceil(iterations / points)
     shared = {} if data is None else {"data.root": str(data)}
     shared |= {**settings_as_text(settings), "training.eval_every": str(every)}
     rivals = parse_processes(methods)
@@ -166,7 +168,7 @@ def error_under_best_names(table: Tensor) -> float:
 
 def pseudo_labels(records: list[dict[str, Any]]) -> dict[str, float]:
     """Share of the pseudo-labels that the last line of a log says were trusted, and of these that were right, in %."""
-    last = records[-1] if records else {}
+    last = last_record(records, "train") or {}
     named = {"trusted": last.get("trusted"), "right": last.get("pseudo_accuracy")}
     return {name: 100 * share for name, share in named.items() if share is not None}
 
@@ -188,9 +190,7 @@ def main(
 
     Judged by unlabelled training images, so that settings may be tuned by them.
     """
-    recipe, settings = recipe_and_settings(words)
-    if recipe is None:
-        raise NPMatchError("name a recipe, for example digits-40")
+    recipe, settings = named_recipe(words)
     numbers = parse_seeds(seeds)
     result = bench_curves(
         recipe,

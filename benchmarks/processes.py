@@ -22,7 +22,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import torch
 import typer
 
-from benchmarks.command_line import OutputOption, run, show
+from benchmarks.command_line import OutputOption, named_recipe, run, show
 from benchmarks.far_sets import FarSource, far_images
 from benchmarks.process_scores import SCORES, Judge, judge_ensemble, judge_run
 from benchmarks.process_table import process_columns, summarise
@@ -30,7 +30,7 @@ from benchmarks.result import BenchmarkResult
 from benchmarks.synthetic import torch_defaults
 from benchmarks.timing import tell
 from npmatch.algorithms import ALGORITHMS, NPMatch
-from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, WordsArgument, check_device, recipe_and_settings
+from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, WordsArgument, check_device
 from npmatch.compare.plan import Plan, settings_as_text
 from npmatch.compare.variants import Variant, parse_variant
 from npmatch.distributed.devices import choose_device
@@ -270,9 +270,7 @@ def main(
 
     Trains each with each seed and measures error, calibration, cost, uncertainty and the use of the context.
     """
-    recipe, settings = recipe_and_settings(words)
-    if recipe is None:
-        raise NPMatchError("name a recipe, for example digits-40")
+    recipe, settings = named_recipe(words)
     numbers = parse_seeds(seeds)
     result = bench_processes(
         recipe,
