@@ -21,7 +21,8 @@ from benchmarks.command_line import run, show
 from benchmarks.result import BenchmarkResult, Column
 from npmatch.backbones.weights import with_weights
 from npmatch.cli.shared import DataOption, DeviceOption, JsonOption, check_device
-from npmatch.config.choices import DataFacts, make_choices
+from npmatch.config.choices import make_choices
+from npmatch.config.facts import DataFacts
 from npmatch.config.recipes import OWN_IMAGES
 from npmatch.config.tree import make_config
 from npmatch.data import ArrayImages, load_dataset, make_split

@@ -6,9 +6,11 @@ import pytest
 
 from few_photos import save_photo, save_photos
 from npmatch.cli import main
-from npmatch.config.choices import LITE, DataFacts, facts_of_listing, facts_of_recipe, make_choices
+from npmatch.config.choices import make_choices
+from npmatch.config.facts import DataFacts, facts_of_listing, facts_of_recipe
 from npmatch.config.recipes import RECIPES
 from npmatch.config.resolve import resolve_config
+from npmatch.config.start import LITE
 from npmatch.config.tree import make_config, read_config_file
 from npmatch.data.check import list_data
 from npmatch.data.sources.listing import ListedFile, Listing
@@ -44,7 +46,7 @@ def listing_of(classes, labels=8, unlabeled=1000, test=10):
 
 @pytest.mark.parametrize(("side", "size"), [(8, 8), (10, 10), (16, 16), (28, 28), (47, 47), (300, 48)])
 def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
+    monkeypatch.setattr("npmatch.config.start.local_weights", lambda network: None)
     listing = list_data(photos_of(side, tmp_path))
     assert facts_of_listing(listing).side == side
     assert chosen(listing)["data.image_size"] == size
@@ -52,7 +54,7 @@ def test_images_of_one_size_keep_it_up_to_a_limit(tmp_path, side, size, monkeypa
 
 @pytest.mark.parametrize(("side", "size"), [(10, 8), (28, 24), (40, 32), (47, 32), (300, 48)])
 def test_images_of_several_sizes_get_the_usual_one_below_and_are_not_enlarged(tmp_path, side, size, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
+    monkeypatch.setattr("npmatch.config.start.local_weights", lambda network: None)
     photos = photos_of(side, tmp_path)
     save_photo(photos / "unlabeled" / "larger.png", size=(side + 9, side + 1))
     assert facts_of_listing(list_data(photos)).side == side
@@ -134,7 +136,7 @@ def test_labels_are_held_out_where_there_is_no_test_and_there_are_enough():
 
 
 def test_a_gpu_gets_the_literatures_networks(photos, monkeypatch):
-    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
+    monkeypatch.setattr("npmatch.config.start.local_weights", lambda network: None)
     on_gpu = chosen(list_data(photos), on_cuda=True)
     assert (on_gpu["backbone.name"], on_gpu["training.batch"]) == ("wrn-28-2", 8)
     assert chosen(listing_of("ab", labels=500), on_cuda=True)["training.batch"] == 64
@@ -192,7 +194,7 @@ def test_pretrained_can_be_refused_asked_for_and_left_to_the_machine(photos, mon
 
 @pytest.mark.parametrize("word", ["true", "1", "yes", "on", True])
 def test_pretrained_asked_for_in_any_word_does_not_need_weights_on_this_machine(photos, monkeypatch, word):
-    monkeypatch.setattr("npmatch.config.choices.local_weights", lambda network: None)
+    monkeypatch.setattr("npmatch.config.start.local_weights", lambda network: None)
     assert chosen(list_data(photos), backbone__pretrained=word)["backbone.name"] == f"timm:{LITE[0]}"
 
 

@@ -7,38 +7,22 @@ chosen on digits and Fashion-MNIST, seeds 10–14 (docs/results.md, "Defaults fo
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from statistics import median
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
-from PIL import Image
-
 from npmatch.algorithms import VAT, NPMatch, find_algorithm
-from npmatch.backbones.weights import PACKAGES, fixed_side, local_weights
-from npmatch.config.recipes import OWN_IMAGES, Recipe
-from npmatch.data.check.inspection import open_regular
-from npmatch.data.config import DataConfig
-from npmatch.data.images import FORMATS
-from npmatch.data.long_tail import is_balanced, labels_per_class
-from npmatch.data.sources.listing import Listing
+from npmatch.backbones.weights import PACKAGES
+from npmatch.config.facts import DataFacts
+from npmatch.config.recipes import OWN_IMAGES
+from npmatch.config.start import PRETRAINED_FROM, Start, find_start, given_number, is_true
+from npmatch.data.long_tail import is_balanced
 from npmatch.training import limit_ema_decay
 
-SAMPLED_FILES = 256  # number of files whose headers are read to find the usual image size
 SIDES = (8, 16, 24, 32, 48, 64, 96, 128, 160, 224)  # pixels: sides that images of different sizes are scaled to
 # The tables below have one entry for the CPU (False) and one for CUDA (True).
 LARGEST_SIDE = {False: 48, True: 96}  # pixels, for a network trained from scratch
 TINY = 16  # pixels: smaller images do not survive strong augmentation, nor a first layer of stride 2
-PRETRAINED_FROM = 32  # pixels: smaller images are not photographs, and too coarse for features learnt from those
-# timm networks in order of preference: the first one whose weights are on this machine is used. Of the EfficientNets
-# one is always installed, and the settings below were measured with it; the order of the others is the literature's.
-LITE = tuple(f"tf_efficientnet_lite{size}.in1k" for size in (0, 1, 2))
-OTHERS = ("resnet50.a1_in1k", "resnet34.a1_in1k", "resnet18.a1_in1k", "resnet18.tv_in1k")
-PRETRAINED = {
-    False: (*LITE, *reversed(OTHERS)),
-    True: ("vit_small_patch14_dinov2.lvd142m", *reversed(LITE), *OTHERS),
-}
 # Sides in pixels that pretrained networks see: smaller images are enlarged, larger ones reduced when they are decoded.
 # Enlarging makes a step slower, but networks that were trained at 224 pixels gain more by it than by more steps.
 # Photographs of 32 pixels gain by still more where there is a GPU for it; those of 64 pixels do not (docs/results.md).
@@ -81,73 +65,20 @@ class Choice(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class DataFacts:
-    """The facts about a user's images that the defaults follow from."""
-
-    class_names: Sequence[str]
-    labels: Sequence[int]  # number of labelled images in each class that has any
-    images: int  # number of training images, labelled and unlabelled
-    side: int | None  # median of the shorter sides in pixels; None if no file could be read
-    sides_differ: bool = False  # if so, images have to be scaled in any case
-    is_grey: bool = False
-    from_files: bool = True  # files can be decoded to any size; arrays keep the size they have
-    is_tested: bool = True  # whether there are test images, or the caller measures the error itself
-
-
-def facts_of_listing(listing: Listing) -> DataFacts:
-    """The facts about a folder or a CSV: counts from its listing, image sizes from the headers of some files."""
-    sides, modes = _headers(listing)
-    labels = listing.count("labeled")
-    return DataFacts(
-        class_names=listing.classes,
-        labels=list(labels.values()),
-        images=labels.total() + listing.count("unlabeled").total(),
-        side=round(median(sides)) if sides else None,
-        sides_differ=len(set(sides)) > 1,
-        is_grey=bool(modes) and modes <= {"1", "L"},
-        is_tested=bool(listing.count("test")),
-    )
-
-
-def facts_of_recipe(recipe: Recipe) -> DataFacts:
-    """The facts about a recipe's data set, which are known without reading it."""
-    names = [f"class {number}" for number in range(recipe.classes)]
-    settings = ((*key.split(".", 1), value) for key, value in recipe.settings.items())
-    config = DataConfig(**{key: value for group, key, value in settings if group == "data"})
-    labels = labels_per_class(config, recipe.classes) or [(config.labels or 0) // recipe.classes] * recipe.classes
-    return DataFacts(names, labels, recipe.images, recipe.side, from_files=False)
-
-
-def _headers(listing: Listing) -> tuple[list[int], set[str]]:
-    """The shorter sides and Pillow's modes of some of the files."""
-    sides, modes = [], set()
-    for file in listing.files[:: max(1, len(listing.files) // SAMPLED_FILES)]:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with open_regular(listing.path(file)) as content, Image.open(content, formats=FORMATS) as image:
-                    sides.append(min(image.size))
-                    modes.add(image.mode)
-        except Exception:  # the data check reports files that cannot be read
-            continue
-    return sides, modes
-
-
 def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = False) -> list[Choice]:
     """The settings that follow from the facts, for every key that is not in `given` (values may be text)."""
     algorithm = str(given.get("algorithm.name", "npmatch"))
     given = {key: value for key, value in given.items() if (key, value) != ("backbone.pretrained", "auto")}
     start = find_start(facts, given, on_cuda)
     if start is not None:
-        start = start._replace(is_frozen=_is_true(given.get("backbone.frozen", not on_cuda)))
-    size = _given_number(given, "data.image_size") or _stored_side(
+        start = start._replace(is_frozen=is_true(given.get("backbone.frozen", not on_cuda)))
+    size = given_number(given, "data.image_size") or _stored_side(
         facts, (LARGEST_SIDE if start is None else LARGEST_INPUT)[on_cuda]
     )
     if start is None:
         network = _from_scratch(facts, given, size, on_cuda)
     else:
-        seen = _given_number(given, "backbone.input_size") or _input_side(start, size)
+        seen = given_number(given, "backbone.input_size") or _input_side(start, size)
         network = _from_pretrained(start, algorithm, size, seen)
     choices = [
         *_image_size(facts, size),
@@ -162,60 +93,6 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_validation(facts),
     ]
     return [c for c in choices if c.key not in given]
-
-
-class Start(NamedTuple):
-    """A pretrained network to start from."""
-
-    network: str  # its key, backbone.name
-    reason: str
-    is_frozen: bool = False  # whether its weights stay as they are
-
-    @property
-    def is_transformer(self) -> bool:
-        """Whether it is a transformer, which has no batch norm and wants AdamW."""
-        kind, _, network = self.network.partition(":")
-        return kind == "timm" and fixed_side(network) is not None
-
-
-def find_start(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool) -> Start | None:
-    """The pretrained network that training starts from, or None; nothing is downloaded here.
-
-    A network that was given is started from weights that were given, asked for, or are on this machine.
-    """
-    asked = str(given.get("backbone.pretrained", "auto")).lower()
-    if "backbone.name" in given:
-        name = str(given["backbone.name"])
-        kind, _, network = name.partition(":")
-        if given.get("backbone.weights") is not None or (kind == "timm" and _is_true(asked)):
-            return Start(name, "its weights were asked for")
-        has_weights = asked == "auto" and kind == "timm" and local_weights(network) is not None
-        return Start(name, "its weights are on this machine") if has_weights else None
-    is_small = (_given_number(given, "data.image_size") or facts.side or 0) < PRETRAINED_FROM
-    if asked in ("false", "0", "no", "off") or (asked == "auto" and is_small):
-        return None
-    better: list[str] = []
-    for network in PRETRAINED[on_cuda]:
-        weights = local_weights(network)
-        if weights is not None:
-            kind, _, place = weights.origin.partition(":")
-            here = f"the package {place} is installed" if kind == "package" else f"{place} is in the cache"
-            advice = (
-                f"; better, but a download: backbone.name=timm:{better[0]} backbone.pretrained=true" if better else ""
-            )
-            return Start(f"timm:{network}", f"learnt features; {here}{advice}")
-        better.append(network)
-    return Start(f"timm:{LITE[0]}", "learnt features") if _is_true(asked) else None
-
-
-def _is_true(value: object) -> bool:
-    """Whether a setting that may be text is true."""
-    return str(value).lower() in ("true", "1", "yes", "on")
-
-
-def _given_number(given: Mapping[str, Any], key: str) -> int | None:
-    text = str(given.get(key, ""))
-    return int(text) if text.isdecimal() else None
 
 
 def _stored_side(facts: DataFacts, largest: int) -> int:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from npmatch.algorithms import find_algorithm
 from npmatch.backbones.weights import with_weights
-from npmatch.config.choices import Choice, facts_of_listing, facts_of_recipe, make_choices
+from npmatch.config.choices import Choice, make_choices
+from npmatch.config.facts import facts_of_listing, facts_of_recipe
 from npmatch.config.recipes import OWN_IMAGES, find_recipe, recipe_layer
 from npmatch.config.tree import CODE_KEYS, Config, make_config, parse_overrides, read_config_file
 from npmatch.data.sources.listing import Listing

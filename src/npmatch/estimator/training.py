@@ -11,7 +11,8 @@ from torch import Tensor
 
 from npmatch.algorithms import Algorithm, find_algorithm
 from npmatch.backbones.weights import with_weights
-from npmatch.config.choices import DataFacts, make_choices
+from npmatch.config.choices import make_choices
+from npmatch.config.facts import DataFacts
 from npmatch.config.recipes import OWN_IMAGES
 from npmatch.config.tree import Config, make_config
 from npmatch.data import ArrayImages, make_split

@@ -25,7 +25,8 @@ from torch import Tensor
 from npmatch.augment import normalize
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.backbones.weights import fixed_side, input_facts, with_weights
-from npmatch.config.choices import facts_of_listing, find_start
+from npmatch.config.facts import facts_of_listing
+from npmatch.config.start import find_start
 from npmatch.data import FileImages, ImageSet, ImageStore, iterate_images
 from npmatch.data.check import check_data
 from npmatch.data.copies import copies_in_report, picture_of_each
