@@ -1,4 +1,4 @@
-"""Baselines: scikit-learn's classifiers on the features of a pretrained network, of which nothing is trained.
+"""Baselines: classifiers on the features of a pretrained network, of which nothing is trained.
 
 Training that starts from pretrained weights is worth its time only if it beats them. Features are scaled to length 1:
 distances between them are then those of cosines, and one regularisation suits every network. The numbers were chosen
@@ -18,16 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from npmatch.baselines.clusters import Clusters, surest
 from npmatch.types import Prediction
 
-__all__ = ["BASELINES", "Baseline", "out_of_fold", "out_of_fold_error"]
+__all__ = ["BASELINES", "Baseline", "out_of_fold", "out_of_fold_error", "surest"]
 
 FOLDS = 5  # of the estimate without test images; fewer where no class has as many labels
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A classifier of scikit-learn, and what it learns from."""
+    """A classifier with scikit-learn's methods, and what it learns from."""
 
     make: Callable[[int], Any]  # number of images to fit → the classifier
     uses_unlabeled: bool = False
@@ -76,10 +77,15 @@ def _label_spreading(images: int) -> Any:
     return LabelSpreading(kernel="knn", n_neighbors=neighbours, alpha=0.5, max_iter=100)
 
 
+def _clusters(images: int) -> Any:
+    return Clusters()
+
+
 BASELINES = {
     "probe": Baseline(_logistic_regression),
     "neighbours": Baseline(_nearest_neighbours),
     "spreading": Baseline(_label_spreading, uses_unlabeled=True),
+    "clusters": Baseline(_clusters, uses_unlabeled=True),
 }
 
 

@@ -35,6 +35,8 @@ MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps
 MAX_ENTROPY, AT_CLASSES = 1.2, 10
 # The same as a share of ln K for processes that predict from a context, which are less certain: 2 nats at ten classes.
 MAX_ENTROPY_FROM_CONTEXT = 0.87
+# Unlabelled images of each class that get the label of their cluster: a share of an average class, and at most so many.
+CLUSTER_SHARE, MOST_CLUSTER_LABELS = 1 / 25, 20
 ADJUSTMENT = 1.0  # strength of the logit adjustment where classes are uneven
 HELD_OUT, ENOUGH_LABELS = 0.2, 10  # share of labels kept for validation, and labels per class from which it is kept
 
@@ -50,7 +52,7 @@ CHOSEN_KEYS = frozenset(
         *("training.optimizer", "training.backbone_rate", "training.layer_decay", "training.warm_up"),
         *("training.weight_decay", "training.ema", "training.clip"),
         *("algorithm.max_entropy", "algorithm.confidence", "algorithm.alignment", "algorithm.dropout"),
-        "algorithm.adjustment",
+        *("algorithm.adjustment", "training.cluster_labels"),
         "algorithm.radius",
         *("algorithm.weak_norm", "algorithm.fresh_teacher"),
     }
@@ -90,6 +92,7 @@ def make_choices(facts: DataFacts, given: Mapping[str, Any], on_cuda: bool = Fal
         *_clipping(algorithm, start),
         *(_dropout(algorithm, size, on_cuda) if start is None else ()),
         *_radius(facts, algorithm, start, size),
+        *_cluster_labels(facts, algorithm, start),
         *_validation(facts),
     ]
     return [c for c in choices if c.key not in given]
@@ -260,6 +263,12 @@ def _radius(facts: DataFacts, algorithm: str, start: Start | None, size: int) ->
     if algorithm == "vat" and values < usual and (start is None or not start.is_frozen):
         value = round(VAT.Config.radius * math.sqrt(values / usual), 2)
         yield Choice("algorithm.radius", value, f"as large for each pixel as {VAT.Config.radius:g} at 32×32 in colour")
+
+
+def _cluster_labels(facts: DataFacts, algorithm: str, start: Start | None) -> Iterator[Choice]:
+    each = min(MOST_CLUSTER_LABELS, int(CLUSTER_SHARE * facts.images / max(1, len(facts.class_names))))
+    if start is not None and start.is_frozen and each and find_algorithm(algorithm).views.uses_unlabeled:
+        yield Choice("training.cluster_labels", each, "few labels are seldom typical; the middle of a cluster is")
 
 
 def _validation(facts: DataFacts) -> Iterator[Choice]:

@@ -26,7 +26,8 @@ from npmatch.heads import ContextHead, backbones_in, synchronise_norms
 from npmatch.metrics import outlier_auroc, scores
 from npmatch.predict.batches import describe_store, predict_together
 from npmatch.predict.saved import ModelSpec
-from npmatch.runs.features import learnt_from, view_activations
+from npmatch.runs.cluster_labels import pretrained_views, wants_cluster_labels, with_cluster_labels
+from npmatch.runs.features import ViewActivations, learnt_from, view_activations
 from npmatch.training import EMA, Display, Meter, Trainer, Unrecorded, Unsaved, Update, ViewMaker
 from npmatch.training.cached_views import CachedViews, rows_as_images
 from npmatch.training.speed import compile_step, is_compiled, use_fused_kernels
@@ -113,9 +114,10 @@ def build(
     """
     t, d = config.training, config.data
     dataset = normalised_for(config, dataset)
-    algorithm = build_algorithm(config, dataset, split, device, load_weights)
-    make_views, streamed, positions = make_view_maker(config, dataset, split, algorithm, device, display, features)
-    sampler = make_sampler(config, split, algorithm.views, display)
+    cached, learnt_set, learnt = prepare_views(config, dataset, split, device, display, features)
+    algorithm = build_algorithm(config, learnt_set, learnt, device, load_weights)
+    make_views, streamed, positions = make_view_maker(config, learnt_set, learnt, algorithm, cached)
+    sampler = make_sampler(config, learnt, algorithm.views, display)
     stream = make_stream(streamed, positions, sampler, device, d.resident, d.resident_share, d.workers, local_share())
     update = Update(algorithm, t)
     evaluator = Evaluator(
@@ -147,26 +149,36 @@ def build(
     return trainer, evaluator
 
 
+def prepare_views(
+    config: Config, dataset: Dataset, split: Split, device: torch.device, display: Display, features: Path | None
+) -> tuple[ViewActivations | None, Dataset, Split]:
+    """The views that are computed before training, for a frozen network, and what is learnt from: data set and split.
+
+    Where the configuration asks for labels from clusters, images that have got one are among the labelled ones.
+    """
+    used = learnt_from(split, find_algorithm(config.name).views)
+    cached = view_activations(config, dataset, used, device, features, display) if config.backbone.frozen else None
+    if not wants_cluster_labels(config):
+        return cached, dataset, split
+    if cached is None:
+        f = pretrained_views(config, dataset, used, device, features, display)
+    else:
+        f = cached.weak.float().mean(0)
+    return cached, *with_cluster_labels(config, dataset, split, used, f, display)
+
+
 def make_view_maker(
-    config: Config,
-    dataset: Dataset,
-    split: Split,
-    algorithm: Algorithm,
-    device: torch.device,
-    display: Display,
-    features: Path | None,
+    config: Config, dataset: Dataset, split: Split, algorithm: Algorithm, cached: ViewActivations | None
 ) -> tuple[ViewMaker | CachedViews, Dataset, Split]:
     """What makes a step's views, and the data set and split whose images are streamed to it.
 
     From a frozen network the views are cached activations, and row numbers are streamed in place of images.
     """
-    backbone = algorithm.model.backbone
-    if not isinstance(backbone, FrozenTrunk):
+    if cached is None:
         policy = make_policy(config.augment, dataset.train.images.shape, dataset.mean)
         channels_last = config.training.channels_last
         return ViewMaker(policy, algorithm.views, dataset.mean, dataset.std, channels_last), dataset, split
     used = learnt_from(split, algorithm.views)
-    cached = view_activations(config, dataset, used, backbone, device, features, display)
     examples = cached.weak.flatten(0, 1).float()
     for module in backbones_in(algorithm):  # more than one where there is a teacher
         assert isinstance(module, FrozenTrunk)

@@ -50,7 +50,6 @@ def view_activations(
     config: Config,
     dataset: Dataset,
     used: Tensor,
-    backbone: FrozenTrunk,
     device: torch.device,
     folder: Path | None,
     display: Display,
@@ -64,6 +63,8 @@ def view_activations(
         saved, _ = load_tensors(path)
         display.say(f"features of the views: from {path}")
         return ViewActivations(saved["weak"].to(device), saved["strong"].to(device))
+    backbone = make_backbone(config.backbone, dataset.train.images.shape[0]).to(device)
+    assert isinstance(backbone, FrozenTrunk)
     weak, strong = compute(config, dataset, used, make_activations(backbone, dataset, device), device, display.quiet)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
