@@ -206,6 +206,33 @@ def test_a_network_is_frozen_or_not_as_given(photos):
     assert "backbone.frozen_norms" not in frozen
 
 
+def facts_with(labels=(4,) * 10, images=5000):
+    return DataFacts([f"class {k}" for k in range(len(labels))], labels, images, side=64)
+
+
+@pytest.mark.parametrize(("images", "each"), [(50_000, 20), (5000, 20), (2499, 9), (250, 1), (240, None)])
+def test_clusters_label_a_part_of_an_average_class_on_a_frozen_network(images, each):
+    keys = {choice.key: choice.value for choice in make_choices(facts_with(images=images), {})}
+    assert keys.get("training.cluster_labels") == each
+
+
+@pytest.mark.parametrize(
+    ("facts", "given", "on_cuda"),
+    [
+        (facts_with(), {}, True),
+        (facts_with(), {"backbone.frozen": False}, False),
+        (facts_with(), {"backbone.pretrained": "false"}, False),
+        (facts_with(), {"algorithm.name": "supervised"}, False),
+        (facts_with(), {"training.cluster_labels": 0}, False),
+        (facts_with(labels=(4, 4, 9)), {}, False),
+        (facts_with(labels=()), {}, False),
+    ],
+    ids=["GPU", "whole network", "from scratch", "supervised", "refused", "uneven", "no labels"],
+)
+def test_clusters_label_nothing_otherwise(facts, given, on_cuda):
+    assert "training.cluster_labels" not in {choice.key for choice in make_choices(facts, given, on_cuda)}
+
+
 def test_transformers_get_adamw_and_layer_decay(photos):
     given = {"backbone__name": "timm:vit_tiny_patch16_224", "backbone__pretrained": "true"}
     keys = chosen(list_data(photos), on_cuda=True, **given)

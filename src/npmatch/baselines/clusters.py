@@ -57,7 +57,8 @@ class Clusters:
         return found
 
     def _embed(self, f: Tensor) -> Tensor:
-        return normalize((f - self.centre) @ self.directions, dim=-1)
+        embedded: Tensor = normalize((f - self.centre) @ self.directions, dim=-1)
+        return embedded
 
     def _posterior(self, z: Tensor) -> Tensor:
         return (-SHARPNESS * torch.cdist(z, self.means).square()).softmax(-1)

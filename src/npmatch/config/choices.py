@@ -266,9 +266,12 @@ def _radius(facts: DataFacts, algorithm: str, start: Start | None, size: int) ->
 
 
 def _cluster_labels(facts: DataFacts, algorithm: str, start: Start | None) -> Iterator[Choice]:
-    each = min(MOST_CLUSTER_LABELS, int(CLUSTER_SHARE * facts.images / max(1, len(facts.class_names))))
-    if start is not None and start.is_frozen and each and find_algorithm(algorithm).views.uses_unlabeled:
-        yield Choice("training.cluster_labels", each, "few labels are seldom typical; the middle of a cluster is")
+    """Not where classes are uneven: the same number for each would hide from the logit adjustment how uneven."""
+    if start is None or not start.is_frozen or not facts.labels or not is_balanced(facts.labels):
+        return
+    each = min(MOST_CLUSTER_LABELS, int(CLUSTER_SHARE * facts.images / len(facts.labels)))
+    if each and find_algorithm(algorithm).views.uses_unlabeled:
+        yield Choice("training.cluster_labels", each, "few labels are seldom typical of their class, its cluster is")
 
 
 def _validation(facts: DataFacts) -> Iterator[Choice]:
