@@ -57,11 +57,11 @@ class Clusters:
         return found
 
     def _embed(self, f: Tensor) -> Tensor:
-        embedded: Tensor = normalize((f - self.centre) @ self.directions, dim=-1)
-        return embedded
+        return normalize((f - self.centre) @ self.directions, dim=-1)
 
     def _posterior(self, z: Tensor) -> Tensor:
-        return (-SHARPNESS * torch.cdist(z, self.means).square()).softmax(-1)
+        near: Tensor = -SHARPNESS * torch.cdist(z, self.means).square()
+        return near.softmax(-1)
 
 
 def half_whitening(f: Tensor) -> Tensor:
