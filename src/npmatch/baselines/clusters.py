@@ -60,8 +60,7 @@ class Clusters:
         return normalize((f - self.centre) @ self.directions, dim=-1)
 
     def _posterior(self, z: Tensor) -> Tensor:
-        near: Tensor = -SHARPNESS * torch.cdist(z, self.means).square()
-        return near.softmax(-1)
+        return (-SHARPNESS * torch.cdist(z, self.means).square()).softmax(-1)
 
 
 def half_whitening(f: Tensor) -> Tensor:
@@ -69,7 +68,8 @@ def half_whitening(f: Tensor) -> Tensor:
     variance, directions = torch.linalg.eigh((f.T @ f).double() / max(1, len(f)))
     kept = slice(-min(DIRECTIONS, max(1, len(f) - 1)), None)
     least = 1e-6 * float(variance[-1]) + torch.finfo(f.dtype).tiny  # where images are few or alike, the rest is noise
-    return (directions[:, kept] / variance[kept].clamp(min=least) ** HALF_WHITENING).to(f.dtype)
+    found: Tensor = directions[:, kept] / variance[kept].clamp(min=least) ** HALF_WHITENING
+    return found.to(f.dtype)
 
 
 def surest(features: Tensor, y: Tensor, each: int) -> tuple[Tensor, Tensor]:
