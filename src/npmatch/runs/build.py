@@ -163,7 +163,7 @@ def prepare_views(
     if cached is None:
         f = pretrained_views(config, dataset, used, device, features, display)
     else:
-        f = cached.weak.float().mean(0)
+        f = cached.weak.mean(0, dtype=torch.float32)
     return cached, *with_cluster_labels(config, dataset, split, used, f, display)
 
 

@@ -34,7 +34,7 @@ class TrainingConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # arithmetic of the backbone; auto: bfloat16 on CUDA
     graph: bool | None = None  # replay each step as one captured CUDA graph; None: on CUDA
     compile: bool | None = None  # compile views and loss by torch.compile; None: on CUDA, from 25000 iterations on
-    cluster_labels: Annotated[int, Field(ge=0, le=10**6)] = 0  # images of each class that pretrained features label
+    cluster_labels: Annotated[int, Field(ge=0, le=10**6)] = 0  # unlabelled images of each class that clusters label
     start_from: str | None = None  # a run whose weights and split this one starts with
     deterministic: bool = False  # repeat a run to the bit on a GPU too, at a cost in speed
     sync_norm: bool = True  # on several ranks: batch norm over the global batch; false: over each rank's share
