@@ -50,6 +50,10 @@ def is_same(first, second) -> bool:
     return all(torch.equal(first[part][key], second[part][key]) for part in first for key in first[part])
 
 
+def is_close(first, second) -> bool:
+    return torch.allclose(first, second, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", [*sorted(ALGORITHMS), *GATED])
 def test_dropping_any_piece_of_state_breaks_the_resume(name):
     straight = Training(name)
@@ -66,7 +70,8 @@ def test_dropping_any_piece_of_state_breaks_the_resume(name):
 
     assert resume(saved), "with all of its state a resumed run must equal the uninterrupted one"
     buffers = {key for key, _ in make(name).named_buffers()}
-    changed = [key for key in buffers if not torch.equal(saved["algorithm"][key], fresh["algorithm"][key])]
+    # A bias before a norm has no effect, and changes by rounding alone: whether it is noticed depends on the machine.
+    changed = [key for key in buffers if not is_close(saved["algorithm"][key], fresh["algorithm"][key])]
     weights = [key for key in saved["algorithm"] if key not in buffers]
     pieces = {"averages": ("ema", list(saved["ema"])), "momentum": ("momentum", list(saved["momentum"]))}
     pieces |= {"weights": ("algorithm", weights), **{key: ("algorithm", [key]) for key in changed}}
