@@ -39,7 +39,7 @@ def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
         (["preset=referense"], "did you mean 'reference'"),
         (["=3"], "key=value"),
         (["algorithm.name=npmach"], "did you mean 'npmatch'"),
-        (["algorithm.name=fixmatch", "preset=paper"], "unknown preset 'paper'; there is none"),
+        (["algorithm.name=fixmatch", "preset=paper"], "unknown preset 'paper'; choose one of: fast"),
     ],
 )
 def test_bad_words_give_one_line(tokens, message):

@@ -16,9 +16,9 @@ CONFIDENCE, DECAY = 0.8, 0.6
 Batch = tuple[np.ndarray, np.ndarray, list[int]]  # p, u, index
 
 
-def make(name: str, alignment: bool | str = False, max_entropy: float = math.inf):
+def make(name: str, alignment: bool | str = False, max_entropy: float = math.inf, align_labels: bool = False):
     align = make_alignment(alignment, WINDOW, K)
-    return GATES[name](GateSettings(IMAGES, K, CONFIDENCE, DECAY, align, max_entropy))
+    return GATES[name](GateSettings(IMAGES, K, CONFIDENCE, DECAY, align, max_entropy, align_labels))
 
 
 def batches() -> list[Batch]:
@@ -72,10 +72,11 @@ def plain_freematch(alignment: bool | str, limit: float):
         yield a.argmax(1), keep
 
 
-def plain_softmatch(alignment: bool | str, limit: float):
-    """Labels, mean and variance are those of p, the weights those of the aligned prediction."""
+def plain_softmatch(alignment: bool | str, limit: float, align_labels: bool = False):
+    """Labels, mean and variance are those of p or of the aligned prediction, the weights always those of the latter."""
     mu, variance = 1 / K, 1.0
     for a, (p, u, _) in zip(aligned_batches(alignment), batches(), strict=True):
+        p = a if align_labels else p
         mu = DECAY * mu + (1 - DECAY) * p.max(1).mean()
         variance = DECAY * variance + (1 - DECAY) * p.max(1).var(ddof=1)
         distance = [min(max(row) - mu, 0.0) for row in a]
@@ -103,6 +104,16 @@ def test_every_gate_follows_its_methods_rule(name, alignment, limit):
         assert keep.is_floating_point() == (name == "softmatch")
         trust += keep.tolist()
     assert min(trust) < 0.9 < max(trust), "the case must have images of both kinds"
+
+
+def test_softmatchs_labels_are_those_of_the_aligned_prediction_where_wanted():
+    gate, changed = make("softmatch", "window", align_labels=True), 0
+    for (p, u, index), (labels, expected) in zip(batches(), plain_softmatch("window", math.inf, True), strict=True):
+        pseudo, keep = gate(torch.tensor(p), torch.tensor(u), torch.tensor(index))
+        assert pseudo.tolist() == labels.tolist()
+        assert keep.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        changed += int((labels != p.argmax(1)).sum())
+    assert changed, "alignment must have changed labels"
 
 
 def test_thresholds_of_freematch_start_low_where_a_fixed_one_is_closed():

@@ -30,6 +30,7 @@ class GateSettings(NamedTuple):
     decay: float  # of moving averages
     align: Callable[[Tensor], Tensor]  # distribution alignment of probabilities U K; may be a module with state
     max_entropy: float = math.inf  # τ_u, nats
+    align_labels: bool = False  # softmatch: whether alignment concerns the labels too, and not the weights alone
 
 
 class CurriculumGate(Curriculum):
@@ -85,12 +86,14 @@ class SoftGate(TruncatedGaussian):
         """Adds the alignment and τ_u to the weights."""
         super().__init__(settings.num_classes, settings.decay, SIGMAS)
         self.align, self.max_entropy = settings.align, settings.max_entropy
+        self.align_labels = settings.align_labels
 
     def forward(self, p: Tensor, u: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Alignment concerns the weights only: labels, mean and variance are those of p."""
-        confidence, pseudo = p.max(-1)
+        """Without `align_labels`, as in SoftMatch, labels, mean and variance are those of p and not aligned."""
+        aligned = self.align(p)
+        confidence, pseudo = (aligned if self.align_labels else p).max(-1)
         self.update(confidence)
-        return pseudo, self.weights(self.align(p).amax(-1)) * (u < self.max_entropy)
+        return pseudo, self.weights(aligned.amax(-1)) * (u < self.max_entropy)
 
 
 GATES: dict[str, Callable[[GateSettings], nn.Module]] = {

@@ -19,7 +19,8 @@ class TrainingConfig:
     iterations: PositiveInt = 2**20  # number of training steps
     batch: Size = 64  # B, labelled images per step
     unlabeled_ratio: Size = 7  # μ, unlabelled images per labelled one: U = μ·B
-    optimizer: Literal["sgd", "adamw"] = "sgd"  # of all parameters; adamw suits transformers
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"  # adamw suits transformers; muon: of convolutions, SGD of others
+    filter_angle: Annotated[float, Field(gt=0, le=3)] = 0.02  # muon: radians that filters turn by, at the start
     learning_rate: Annotated[float, Field(gt=0, le=1000)] = 0.03  # learning rate at the start of the schedule
     backbone_rate: Share = 1.0  # learning rate of the backbone, as a share of the head's
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # timm only: factor of the rate from layer to layer

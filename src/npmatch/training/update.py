@@ -17,6 +17,7 @@ from npmatch.distributed.collective import all_reduce_mean_
 from npmatch.errors import NPMatchError
 from npmatch.heads import backbones_in
 from npmatch.training.config import Schedule, TrainingConfig
+from npmatch.training.muon import Muon
 from npmatch.training.nonfinite import BadStepCounter, Snapshot, split_buffers
 from npmatch.types import Step
 
@@ -36,7 +37,7 @@ class Update:
         self.learning_rate = torch.tensor(config.learning_rate, device=device)  # of the head
         self.progress = torch.zeros((), device=device)  # in [0, 1]
         self.groups = make_groups(algorithm, self.named, config)
-        self.optimizer = make_optimizer(self.groups, config)
+        self.optimizers = make_optimizers(self.groups, config)
         self.ema = EMA(algorithm, config.ema)
         backbone = [p for group in self.groups if group.in_backbone for p in group.parameters]
         rest = [p for group in self.groups if not group.in_backbone for p in group.parameters]
@@ -82,7 +83,8 @@ class Update:
 
     def __call__(self, loss: Tensor) -> None:
         """Backward pass, mean of the gradients over ranks, clipping, step of the optimiser."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         # In one collective with the gradients, so that all ranks know what was not finite on one of them.
         not_finite = self._not_finite(loss.detach())
@@ -99,8 +101,9 @@ class Update:
         self.gradient_norm.copy_(torch.stack(norms).norm())
         bad = ((not_finite > 0) | ~self.gradient_norm.isfinite()).float()
         self.bad.copy_(torch.maximum(self.bad, bad) if self.in_step else bad)
-        self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]  # where it is 1, the fused step changes nothing
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.found_inf = self.bad  # type: ignore[attr-defined]  # where it is 1, the step changes nothing
+            optimizer.step()
 
     @torch.no_grad()
     def _not_finite(self, loss: Tensor) -> Tensor:
@@ -113,8 +116,9 @@ class Update:
     def state_dict(self) -> dict[str, Tensor]:
         """The optimiser's state: momentum by parameter name; AdamW's second moment and count with a suffix."""
         state = {}
+        parts = {p: values for optimizer in self.optimizers for p, values in optimizer.state.items()}
         for name, p in self.named.items():
-            for part, value in self.optimizer.state[p].items():
+            for part, value in parts[p].items():
                 state[name if part in ("momentum_buffer", "exp_avg") else f"{name}.{part}"] = value
         return state
 
@@ -134,22 +138,29 @@ class Group:
     weight_decay: float
     scale: float  # of the learning rate
     rate: Tensor  # the learning rate now, 0-d on the device
+    turns: int = 0  # filters that Muon turns: the number of their backbone, from 1 on; 0: other parameters
 
 
 def make_groups(algorithm: Algorithm, named: Mapping[str, nn.Parameter], config: TrainingConfig) -> list[Group]:
     """The parameters by learning rate and weight decay; those of one dimension (norms, biases) have no decay."""
-    backbones = {algorithm.model.backbone, *backbones_in(algorithm)}  # more than one where there is a teacher
+    # More than one where there is a teacher; in the same order in every process.
+    backbones = list(dict.fromkeys([algorithm.model.backbone, *backbones_in(algorithm)]))
     scales = {id(p): config.backbone_rate for backbone in backbones for p in backbone.parameters()}
     if config.layer_decay < 1:
         for backbone in backbones:
             for p, scale in layer_scales(backbone, config.layer_decay):
                 scales[id(p)] *= scale
-    groups: dict[tuple[bool, bool, float], Group] = {}
+    filters = dict[int, int]()
+    if config.optimizer == "muon":  # those of two networks may get their gradients in different updates
+        filters = {id(p): n for n, net in enumerate(backbones, 1) for p in net.parameters() if p.dim() == 4}
+    groups: dict[tuple[bool, bool, float, int], Group] = {}
     for p in named.values():
-        in_backbone, decays, scale = id(p) in scales, p.dim() > 1, scales.get(id(p), 1.0)
-        if (key := (decays, in_backbone, scale)) not in groups:
+        in_backbone, decays, scale, turns = id(p) in scales, p.dim() > 1, scales.get(id(p), 1.0), filters.get(id(p), 0)
+        if turns:
+            scale *= config.filter_angle / config.learning_rate
+        if (key := (decays, in_backbone, scale, turns)) not in groups:
             rate = torch.tensor(config.learning_rate * scale, device=p.device)
-            groups[key] = Group([], in_backbone, config.weight_decay if decays else 0.0, scale, rate)
+            groups[key] = Group([], in_backbone, config.weight_decay if decays else 0.0, scale, rate, turns)
         groups[key].parameters.append(p)
     return list(groups.values())
 
@@ -166,8 +177,12 @@ def layer_scales(backbone: nn.Module, decay: float) -> Iterator[tuple[nn.Paramet
         yield from ((p, float(group["lr_scale"])) for p in group["params"])
 
 
-def make_optimizer(groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimiser, whose state exists from the start, so that every step runs the same operations on it."""
+def make_optimizers(groups: list[Group], config: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """The optimisers, whose state exists from the start, so that every step runs the same operations on it."""
+    if turning := [group for group in groups if group.turns]:
+        rest = [group for group in groups if not group.turns]
+        muon = Muon([{"params": g.parameters, "lr": g.rate} for g in turning], config.momentum)
+        return [muon, *make_optimizers(rest, config)]
     parameters: Any = [{"params": g.parameters, "weight_decay": g.weight_decay, "lr": g.rate} for g in groups]
     if config.optimizer == "adamw":
         adamw = torch.optim.AdamW(parameters, fused=True)
@@ -175,13 +190,13 @@ def make_optimizer(groups: list[Group], config: TrainingConfig) -> torch.optim.O
             for p in group.parameters:
                 zero = torch.zeros((), dtype=torch.float32, device=p.device)
                 adamw.state[p].update(step=zero, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-        return adamw
+        return [adamw]
     nesterov = config.nesterov and config.momentum > 0  # torch refuses Nesterov without momentum
     sgd = torch.optim.SGD(parameters, momentum=config.momentum, nesterov=nesterov, fused=True)
     for group in groups:
         for p in group.parameters:
             sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
-    return sgd
+    return [sgd]
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:
