@@ -28,11 +28,17 @@ from npmatch.config.tree import make_config
 from npmatch.data import ArrayImages, load_dataset, make_split
 from npmatch.data.images import select_images
 from npmatch.distributed.devices import choose_device
+from npmatch.errors import NPMatchError
 from npmatch.runs.build import build
-from npmatch.training import Display
+from npmatch.training import Display, TrainingConfig
 from npmatch.types import Dataset
 
 NARROW = {"backbone.width": 32, "backbone.stem_stride": 1, "augment.operations": 1, "augment.cutout": 0.25}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "muon": {},
+    "muon, half the angle": {"training.filter_angle": TrainingConfig.filter_angle / 2},
+    "sgd": {"training.optimizer": "sgd"},
+}
 
 
 class Question(NamedTuple):
@@ -51,6 +57,7 @@ QUESTIONS = [
         Question("max_entropy", data, steps, {"1.2 nats": {}, "0.4 nats": {"algorithm.max_entropy": 0.4}}),
         Question("clip", data, steps, {"1": {}, "none": {"training.clip": None}}),
         Question("average of short runs", data, 300, {"1/10": {}, "1/5": {"training.ema": 1 - 5 / 300}}),
+        Question("optimizer", data, steps, OPTIMIZERS),
     )
 ] + [
     Question("at 16 pixels", "fashion-16", 2000, {"as larger images": {}, "as tiny images": NARROW}),
@@ -162,6 +169,7 @@ def main(
         float, typer.Option("--share-of-steps", min=0.0, max=1.0, help="Share of each training's steps to take.")
     ] = 1.0,
     data: DataOption = None,
+    only: Annotated[str, typer.Option("--only", help="A word of the questions to ask, as clip or digits.")] = "",
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -169,7 +177,10 @@ def main(
 
     The error is measured on the unlabelled training images.
     """
-    show(bench_defaults(seeds, first_seed, share_of_steps, data, check_device(device)), as_json)
+    questions = [question for question in QUESTIONS if only in f"{question.about}, {question.data}"]
+    if not questions:
+        raise NPMatchError(f"--only {only}: there are only {', '.join(f'{q.about}, {q.data}' for q in QUESTIONS)}")
+    show(bench_defaults(seeds, first_seed, share_of_steps, data, check_device(device), questions), as_json)
 
 
 if __name__ == "__main__":

@@ -241,6 +241,14 @@ def test_transformers_get_adamw_and_layer_decay(photos):
     assert "training.optimizer" not in chosen(list_data(photos), **given), "the layer on a frozen one is trained by SGD"
 
 
+def test_a_network_that_is_chosen_and_starts_from_scratch_is_trained_by_muon(photos):
+    for on_cuda in (False, True):
+        assert chosen(listing_of("ab"), on_cuda=on_cuda)["training.optimizer"] == "muon"
+        assert "training.optimizer" not in chosen(list_data(photos), on_cuda=on_cuda), "learnt features"
+        assert "training.optimizer" not in chosen(listing_of("ab"), on_cuda=on_cuda, backbone__name="mine:Net")
+    assert "training.optimizer" not in chosen(listing_of("ab"), training__optimizer="sgd"), "what was given decides"
+
+
 def test_a_recipe_can_start_from_pretrained_weights():
     from_scratch = resolve_config("cifar10-40")
     assert from_scratch.backbone.pretrained is False
