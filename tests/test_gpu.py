@@ -62,8 +62,11 @@ def test_a_model_trained_on_the_gpu_predicts_alike_on_the_cpu(tmp_path, precisio
     torch.testing.assert_close(on_cpu.probs, on_gpu.probs, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize(("compiled", "process"), [(False, "paper"), (True, "paper"), (False, "kernel")])
-def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled, process):
+@pytest.mark.parametrize(
+    ("compiled", "process", "optimizer"),
+    [(False, "paper", "sgd"), (True, "paper", "sgd"), (False, "kernel", "sgd"), (False, "paper", "muon")],
+)
+def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled, process, optimizer):
     states = []
     for graph in (True, False):
         run = train_tiny(
@@ -73,6 +76,7 @@ def test_captured_and_uncaptured_runs_are_bit_equal(tmp_path, compiled, process)
             training__compile=compiled,
             training__iterations=50,
             algorithm__process=process,
+            training__optimizer=optimizer,
         )
         states.append(load_tensors(sorted((run.folder / "checkpoints").iterdir())[-1])[0])
     different = [name for name in states[0] if not torch.equal(states[0][name], states[1][name])]

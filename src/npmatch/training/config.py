@@ -28,7 +28,7 @@ class TrainingConfig:
     warm_up: ShareBelowOne = 0.0  # share of the steps in which the learning rate rises from zero
     momentum: Share = 0.9  # momentum of SGD
     nesterov: bool = True  # whether the momentum is Nesterov's
-    weight_decay: NonNegativeFloat = 5e-4  # weight decay; norms and biases have none
+    weight_decay: NonNegativeFloat = 5e-4  # weight decay; norms, biases and filters turned by muon have none
     schedule: Schedule = "cosine-7-16"  # of the learning rate; the cosines end at 20 % and 2 % of its start
     clip: PositiveFloat | None = None  # largest gradient norm, applied to the backbone and to the rest separately
     ema: ShareBelowOne = 0.999  # decay of the averaged weights that evaluation and prediction use
