@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from npmatch.backbones.blocks import in_blocks
 from npmatch.backbones.prepared import scaled_to
 from npmatch.distributed.ranks import local_share
 
@@ -47,6 +48,9 @@ class FrozenTrunk(nn.Module):
 
     def activations(self, x: Tensor) -> Tensor:
         """N C H W → N D."""
+        return in_blocks(self._joined, x, self.input_size)
+
+    def _joined(self, x: Tensor) -> Tensor:
         return torch.cat([part.float() for part in self._parts(x)], dim=1)
 
     @torch.no_grad()
@@ -107,8 +111,4 @@ def fast_activations(backbone: FrozenTrunk, example: Tensor) -> Callable[[Tensor
     except Exception:  # not every network can be traced; it is then slower
         return backbone.activations
 
-    def activations(x: Tensor) -> Tensor:
-        found: Tensor = traced(x.contiguous(memory_format=torch.channels_last))
-        return found
-
-    return activations
+    return lambda x: in_blocks(traced, x, backbone.input_size)

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from npmatch.backbones.blocks import in_blocks
+
 
 def scaled_to(x: Tensor, side: int | None) -> Tensor:
     """Images N C H W scaled to `side` pixels, or as they are if it is None."""
@@ -28,6 +30,9 @@ class Prepared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """N C H W → N F."""
+        return self._features(x) if self.training else in_blocks(self._features, x, self.input_size)
+
+    def _features(self, x: Tensor) -> Tensor:
         features: Tensor = self.network(scaled_to(x, self.input_size))
         return features
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from npmatch.backbones.blocks import in_blocks
 from npmatch.distributed.collective import all_gather, all_gather_parts
 from npmatch.types import Prediction
 
@@ -37,7 +38,7 @@ class Model(nn.Module):
 
     def _backbone_features(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            f: Tensor = self.backbone(x)
+            f: Tensor = self.backbone(x) if self.backbone.training else in_blocks(self.backbone, x)
         return f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
 
     def features_of_views(
