@@ -13,7 +13,8 @@ from benchmarks.result import BenchmarkResult, Column
 from benchmarks.timing import interleaved, tell
 from npmatch.backbones import BackboneConfig, make_backbone
 from npmatch.backbones.blocks import block_size, in_blocks
-from npmatch.cli.shared import JsonOption
+from npmatch.cli.shared import DeviceOption, JsonOption, check_device
+from npmatch.errors import NPMatchError
 
 # The networks that the defaults choose for photographs, with the side of the images that they see.
 NETWORKS = [
@@ -53,9 +54,12 @@ def bench_blocks(images: int = 512, rounds: int = 5) -> BenchmarkResult:
 def main(
     images: Annotated[int, typer.Option("--images", min=1, help="Number of images in a batch.")] = 512,
     rounds: RoundsOption = 5,
+    device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prediction on a CPU, images in blocks against all at once."""
+    if check_device(device) not in (None, "cpu"):
+        raise NPMatchError(f"--device {device}: a GPU takes all images at once; leave the option out")
     show(bench_blocks(images, rounds), as_json)
 
 
