@@ -25,9 +25,9 @@ LARGEST_SIDE = {False: 48, True: 96}  # pixels, for a network trained from scrat
 TINY = 16  # pixels: smaller images do not survive strong augmentation, nor a first layer of stride 2
 # Sides in pixels that pretrained networks see: smaller images are enlarged, larger ones reduced when they are decoded.
 # Enlarging makes a step slower, but networks that were trained at 224 pixels gain more by it than by more steps.
-# Photographs of 32 pixels gain by still more where there is a GPU for it; those of 64 pixels do not (docs/results.md).
+# Photographs of 32 pixels gain by still more; those of 64 pixels do not (docs/results.md).
 SMALLEST_INPUT = 128
-COARSE, COARSE_INPUT = 48, 192
+COARSE, COARSE_INPUT, COARSE_INPUT_FROZEN = 48, 192, 160
 LARGEST_INPUT = {False: 160, True: 224}
 STEPS_PRETRAINED = {False: 1000, True: 2000}
 MANY_PIXELS = 160  # a side from which fewer unlabelled images a step keep steps short
@@ -120,7 +120,8 @@ def _input_side(start: Start, size: int) -> int:
     """The side in pixels to which images of this size are enlarged for a pretrained network."""
     if start.is_transformer:
         return size
-    return max(size, COARSE_INPUT if size < COARSE and not start.is_frozen else SMALLEST_INPUT)
+    coarse = COARSE_INPUT_FROZEN if start.is_frozen else COARSE_INPUT
+    return max(size, coarse if size < COARSE else SMALLEST_INPUT)
 
 
 def _from_pretrained(start: Start, algorithm: str, size: int, seen: int) -> Iterator[Choice]:
