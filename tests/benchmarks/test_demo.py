@@ -10,7 +10,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_demo_prints_a_table_and_writes_a_report(tmp_path, monkeypatch, capsys):
-    def small_fit(recipe, *, out, seed, resume, algorithm="npmatch", quiet=False):
+    def small_fit(recipe, *, out, seed, resume, overrides, algorithm="npmatch", quiet=False):
         return train_tiny(out, seed=seed, algorithm=algorithm, resume=resume)
 
     monkeypatch.setattr(benchmarks.demo, "fit", small_fit)
