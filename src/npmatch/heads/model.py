@@ -38,6 +38,7 @@ class Model(nn.Module):
 
     def _backbone_features(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+            # A backbone that enlarges its images makes smaller blocks of these blocks.
             f: Tensor = self.backbone(x) if self.backbone.training else in_blocks(self.backbone, x)
         return f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
 
