@@ -16,7 +16,7 @@ from npmatch.backbones.blocks import block_size, in_blocks
 from npmatch.cli.shared import DeviceOption, JsonOption, check_device
 from npmatch.errors import NPMatchError
 
-# The networks that the defaults choose for photographs, with the side of the images that they see.
+# Networks that the defaults choose, and a common larger one, with the side of the images that they see.
 NETWORKS = [
     (BackboneConfig("timm:tf_efficientnet_lite0", input_size=128), 128),
     (BackboneConfig("timm:resnet18"), 160),
