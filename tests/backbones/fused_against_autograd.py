@@ -9,8 +9,8 @@ from torch import nn
 from npmatch.backbones import WideResNet
 from npmatch.backbones.fused import convolution, network, normalisation
 
-convolution.PROGRAMS = normalisation.PROGRAMS = 2  # the interpreter runs programs one after another
-normalisation.ELEMENTS = 256
+convolution.PROGRAMS = normalisation.PROGRAMS = normalisation.PARTS = 2  # the interpreter runs programs in turn
+convolution.PAIRS, normalisation.ELEMENTS = 16, 256
 close = torch.testing.assert_close
 
 
@@ -18,14 +18,20 @@ def rows(*shape: int) -> torch.Tensor:
     return torch.randn(shape).contiguous(memory_format=torch.channels_last).requires_grad_()
 
 
-def check_convolution(channels: int, out: int) -> None:
-    x, weight = rows(2, channels, 4, 8), rows(out, channels, 3, 3)
+def check_convolution(channels: int, out: int, height: int, width: int) -> None:
+    x, weight, other = rows(3, channels, height, width), rows(out, channels, 3, 3), rows(3, out, height, width)
     y = F.conv2d(x, weight, padding=1)
     dy = rows(*y.shape).detach()
     y.backward(dy)
     with torch.no_grad():
-        close(convolution.convolve(x, weight), y, rtol=1e-4, atol=1e-4)
-        close(convolution.convolve(dy, weight, backward=True), x.grad, rtol=1e-4, atol=1e-4)
+        for want, found, partial in (
+            (y, *convolution.convolve(x, weight)),
+            (y + other, *convolution.convolve(x, weight, other)),
+        ):
+            close(found, want, rtol=1e-4, atol=1e-4)
+            sums = torch.stack([want.sum((0, 2, 3)), want.square().sum((0, 2, 3))])
+            close(partial.sum(1), sums, rtol=1e-4, atol=1e-3)
+        close(convolution.input_gradient(dy, weight), x.grad, rtol=1e-4, atol=1e-4)
         close(convolution.weight_gradient(x, dy), weight.grad, rtol=1e-4, atol=1e-4)
 
 
@@ -70,7 +76,9 @@ def check_network() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    check_convolution(4, 16)
-    check_convolution(16, 32)
+    check_convolution(4, 16, 4, 8)
+    check_convolution(16, 32, 4, 8)
+    check_convolution(16, 16, 6, 24)  # pairs of a row that are no power of two
+    check_convolution(16, 16, 16, 8)  # programs that share an image
     check_norm(16)
     check_network()

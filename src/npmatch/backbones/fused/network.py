@@ -68,16 +68,15 @@ class _Features(torch.autograd.Function):
     ) -> Tensor:
         weights = _cast(network, dtype)
         image = _with_four_channels(x).to(dtype, memory_format=torch.channels_last)
-        y, partial = normalisation.sums(_convolve(image, weights[network.stem], 1))
+        y, partial = _convolve_and_sum(image, weights[network.stem], 1)
         blocks = []
         for block in cast("list[Block]", network.blocks):
             entered = _normed(y, partial, block.norm1)
             carried = entered.after if block.activate_input else entered.before
             if block.shortcut is not None:
                 carried = _convolve(carried, weights[block.shortcut], block.stride)
-            hidden = _convolve(entered.after, weights[block.conv1], block.stride)
-            inner = _normed(*normalisation.sums(hidden), block.norm2)
-            y, partial = normalisation.sums(_convolve(inner.after, weights[block.conv2], 1), carried)
+            inner = _normed(*_convolve_and_sum(entered.after, weights[block.conv1], block.stride), block.norm2)
+            y, partial = _convolve_and_sum(inner.after, weights[block.conv2], 1, carried)
             if keep:
                 blocks.append(_Passed(block, entered, inner))
         last = _normed(y, partial, network.norm)
@@ -143,16 +142,21 @@ def _with_four_channels(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, 0, 0, 4 - x.shape[1]))
 
 
+def _convolve_and_sum(x: Tensor, weight: Tensor, stride: int, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A convolution's output (plus `other`), and its sums for the norm that follows."""
+    if _is_small(weight, stride, x):
+        return convolution.convolve(x, weight, other)
+    return normalisation.sums(_convolve(x, weight, stride), other)
+
+
 def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    if _is_small(weight, stride):
-        return convolution.convolve(x, weight)
     return F.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2)
 
 
 def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     """Gradients of a convolution's inputs and weights."""
-    if _is_small(weight, stride):
-        return convolution.convolve(dy, weight, backward=True), convolution.weight_gradient(x, dy)
+    if _is_small(weight, stride, dy):
+        return convolution.input_gradient(dy, weight), convolution.weight_gradient(x, dy)
     padding = weight.shape[2] // 2
     dx, dw, _ = torch.ops.aten.convolution_backward(
         dy, x, weight, None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1, [True, True, False]
@@ -160,6 +164,7 @@ def _convolution_gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -
     return dx, dw
 
 
-def _is_small(weight: Tensor, stride: int) -> bool:
-    """Whether our own kernels are faster than the library's."""
-    return weight.shape[2] == 3 and stride == 1 and max(weight.shape[:2]) <= convolution.MOST_CHANNELS
+def _is_small(weight: Tensor, stride: int, y: Tensor) -> bool:
+    """Whether our own kernels are faster than the library's; `y` is as wide as the convolution's inputs and outputs."""
+    few = max(weight.shape[:2]) <= convolution.MOST_CHANNELS
+    return few and weight.shape[2] == 3 and stride == 1 and y.shape[3] <= convolution.WIDEST

@@ -1,7 +1,8 @@
 """Batch norm followed by LeakyReLU on CUDA: Triton kernels that touch each tensor as rarely as the mathematics allows.
 
 Tensors are P rows (pixels of all images) of C channels. Per-channel sums are made in two stages, a partial sum per
-program and then their total, so that equal inputs give equal bits.
+program and then their total, so that equal inputs give equal bits. The first stage of convolution.py's outputs is made
+there, while they are in registers.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-PROGRAMS = 256  # programs of a sum over rows; their partial sums are one tile
+PROGRAMS = 512  # of a sum over rows: four per multiprocessor of an H100 or H200, to keep its memory busy
+PARTS, CHANNELS = 512, 4  # partial sums that a program adds at a time: few channels, so that many programs share them
 ELEMENTS = 4096  # size of a program's tile
 
 
 @triton.jit
 def _sums(x, other, total, partial, P, C, tiles, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Partial sums of x (or of x + other, which is written to `total`) and of its squares: programs 2 C."""
+    """Partial sums of x (or of x + other, which is written to `total`) and of its squares: 2 programs C."""
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first, second = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
     for tile in range(tiles):
@@ -32,25 +34,28 @@ def _sums(x, other, total, partial, P, C, tiles, ADD: tl.constexpr, ROWS: tl.con
             value = rounded.to(tl.float32)
         first += value  # rows are summed once, at the end: a sum across threads costs more than a tile's load
         second += value * value
-    out = partial + tl.program_id(0) * 2 * C + channel
+    out = partial + tl.program_id(0) * C + channel
     tl.store(out, tl.sum(first, 0), mask=channel < C)
-    tl.store(out + C, tl.sum(second, 0), mask=channel < C)
+    tl.store(out + tl.num_programs(0) * C, tl.sum(second, 0), mask=channel < C)
 
 
 @triton.jit
-def _total(partial, C, channel, PROGRAMS: tl.constexpr):
-    """Both sums of the given channels over all programs."""
-    program = tl.arange(0, PROGRAMS)
-    place = partial + program[:, None] * 2 * C + channel[None, :]
-    mask = (channel < C)[None, :]
-    first = tl.load(place, mask=mask, other=0.0)
-    second = tl.load(place + C, mask=mask, other=0.0)
+def _total(partial, parts, C, channel, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Both sums of the given channels over all parts."""
+    first, second = tl.zeros((PARTS, COLUMNS), tl.float32), tl.zeros((PARTS, COLUMNS), tl.float32)
+    for start in range(0, parts, PARTS):
+        part = start + tl.arange(0, PARTS)
+        place = partial + part[:, None] * C + channel[None, :]
+        mask = (part < parts)[:, None] & (channel < C)[None, :]
+        first += tl.load(place, mask=mask, other=0.0)
+        second += tl.load(place + parts * C, mask=mask, other=0.0)
     return tl.sum(first, 0), tl.sum(second, 0)
 
 
 @triton.jit
 def _statistics(
-    partial,
+    partial,  # 2 parts C
+    parts,
     weight,
     bias,
     running_mean,
@@ -60,13 +65,13 @@ def _statistics(
     C,
     eps,
     momentum,
-    PROGRAMS: tl.constexpr,
+    PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Mean, rstd, scale and shift of a batch norm from its batch's sums; updates its running statistics."""
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     mask = channel < C
-    first, second = _total(partial, C, channel, PROGRAMS)
+    first, second = _total(partial, parts, C, channel, PARTS, COLUMNS)
     mean = first / P
     var = tl.maximum(second / P - mean * mean, 0.0)
     rstd = 1.0 / tl.sqrt(var + eps)
@@ -97,7 +102,7 @@ def _activate(x, scale, shift, y, P, C, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 @triton.jit
 def _gradient_sums(dy, x, statistics, partial, P, C, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Partial sums of d, the gradient of the norm's output, and of d·x̂: programs 2 C."""
+    """Partial sums of d, the gradient of the norm's output, and of d·x̂: 2 programs C."""
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_c = channel < C
     mean = tl.load(statistics + channel, mask=in_c, other=0.0)
@@ -114,25 +119,26 @@ def _gradient_sums(dy, x, statistics, partial, P, C, tiles, ROWS: tl.constexpr, 
         d = tl.where(value * scale[None, :] + shift[None, :] > 0, d, 0.1 * d)
         first += d
         second += d * (value - mean[None, :]) * rstd[None, :]
-    out = partial + tl.program_id(0) * 2 * C + channel
+    out = partial + tl.program_id(0) * C + channel
     tl.store(out, tl.sum(first, 0), mask=in_c)
-    tl.store(out + C, tl.sum(second, 0), mask=in_c)
+    tl.store(out + tl.num_programs(0) * C, tl.sum(second, 0), mask=in_c)
 
 
 @triton.jit
 def _coefficients(
-    partial,
+    partial,  # 2 parts C
+    parts,
     statistics,
     out,  # 4 C: gradients of weight and bias; dx = d·scale + x·factor + constant
     P,
     C,
-    PROGRAMS: tl.constexpr,
+    PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """dx = scale · (d − mean of d − x̂ · mean of d·x̂), as three coefficients per channel."""
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     mask = channel < C
-    d_bias, d_weight = _total(partial, C, channel, PROGRAMS)
+    d_bias, d_weight = _total(partial, parts, C, channel, PARTS, COLUMNS)
     mean = tl.load(statistics + channel, mask=mask, other=0.0)
     rstd = tl.load(statistics + C + channel, mask=mask, other=0.0)
     scale = tl.load(statistics + 2 * C + channel, mask=mask, other=0.0)
@@ -177,9 +183,9 @@ def _input_gradient(
 
 
 def sums(x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x (or x + other), and the partial sums of it and of its squares, programs 2 C."""
+    """x (or x + other), and the partial sums of it and of its squares, 2 parts C."""
     rows, channels, tile, columns = _tiling(x)
-    partial = torch.empty((PROGRAMS, 2, channels), dtype=torch.float32, device=x.device)
+    partial = torch.empty((2, PROGRAMS, channels), dtype=torch.float32, device=x.device)
     total = x if other is None else torch.empty_like(x)
     _sums[(PROGRAMS, triton.cdiv(channels, columns))](
         x,
@@ -200,8 +206,9 @@ def take_statistics(x: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """mean, rstd, scale, shift of a batch, 4 C; updates the norm's running statistics."""
     rows, channels, _, _ = _tiling(x)
     out = torch.empty((4, channels), dtype=torch.float32, device=x.device)
-    _statistics[(triton.cdiv(channels, 16),)](
+    _statistics[(triton.cdiv(channels, CHANNELS),)](
         partial,
+        partial.shape[1],
         norm.weight,
         norm.bias,
         norm.running_mean,
@@ -211,8 +218,8 @@ def take_statistics(x: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
         channels,
         norm.eps,
         norm.momentum if norm.track_running_stats else 0.0,
-        PROGRAMS,
-        16,
+        PARTS,
+        CHANNELS,
     )
     return out
 
@@ -231,11 +238,13 @@ def gradient(dy: Tensor, x: Tensor, statistics: Tensor, carried: Tensor | None =
     """Gradients of x (plus `carried`), of the norm's weight and of its bias for y = LeakyReLU(norm(x))."""
     rows, channels, tile, columns = _tiling(x)
     blocks = triton.cdiv(channels, columns)
-    partial = torch.empty((PROGRAMS, 2, channels), dtype=torch.float32, device=x.device)
+    partial = torch.empty((2, PROGRAMS, channels), dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(rows, tile * PROGRAMS)
     _gradient_sums[(PROGRAMS, blocks)](dy, x, statistics, partial, rows, channels, tiles, tile, columns)
     coefficients = torch.empty((4, channels), dtype=torch.float32, device=x.device)
-    _coefficients[(triton.cdiv(channels, 16),)](partial, statistics, coefficients, rows, channels, PROGRAMS, 16)
+    _coefficients[(triton.cdiv(channels, CHANNELS),)](
+        partial, PROGRAMS, statistics, coefficients, rows, channels, PARTS, CHANNELS
+    )
     dx = torch.empty_like(x)
     _input_gradient[(triton.cdiv(rows, tile), blocks)](
         dy,
