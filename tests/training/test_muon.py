@@ -6,8 +6,8 @@ from torch import nn
 
 from npmatch.algorithms import find_algorithm
 from npmatch.algorithms.check import make_algorithm, make_batch
-from npmatch.training import TrainingConfig, Update
-from npmatch.training.muon import STEPS, A, B, C, as_bank, as_matrices, orthogonal
+from npmatch.training import TrainingConfig, Update, muon
+from npmatch.training.muon import STEPS, A, B, C, Set, divide, matrix_sides, orthogonal
 
 # The last one is taller than wide.
 SHAPES = [(16, 3, 3, 3), (8, 16, 3, 3), (8, 16, 3, 3), (12, 8, 1, 1), (40, 12, 1, 1)]
@@ -44,32 +44,58 @@ def by_singular_values(bank):
     return u * s @ vh
 
 
-def test_matrices_become_orthogonal_and_keep_their_singular_vectors():
+def make_banks():
     torch.manual_seed(1)
-    banks = [torch.randn(shape) for shape in SHAPES]
-    found = orthogonal([as_matrices([bank]) for bank in banks])
-    for bank, o in zip(banks, found, strict=True):
-        torch.testing.assert_close(o[0].double(), by_singular_values(bank), atol=1e-5, rtol=1e-4)
-        assert torch.linalg.svdvals(o[0]).sub(1).abs().max() < 0.35  # all directions alike, as Muon is made to do
+    return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+
+
+def test_matrices_become_orthogonal_and_keep_their_singular_vectors():
+    banks = make_banks()
+    together = Set(torch.tensor(0.1), banks)
+    matrices = orthogonal(together.matrices(together.join(banks)))
+    for bank, turned, matrix in zip(banks, together.split(together.numbers(matrices)), matrices, strict=True):
+        o = turned.permute(0, 2, 3, 1).flatten(1)
+        torch.testing.assert_close(o.double(), by_singular_values(bank.detach()), atol=1e-5, rtol=1e-4)
+        assert torch.linalg.svdvals(o).sub(1).abs().max() < 0.35  # all directions alike, as Muon is made to do
+        rows, columns = matrix_sides(bank)
+        assert not matrix[rows:].any()
+        assert not matrix[:, columns:].any()
 
 
 def test_directions_without_a_gradient_stay_small():
     """A gradient of rank two, as of one image of each of two classes: rounding must not become directions."""
     torch.manual_seed(2)
     gradient = (torch.randn(1, 32, 2) @ torch.randn(1, 2, 144)).contiguous()
-    values = torch.linalg.svdvals(orthogonal([gradient])[0][0])
+    values = torch.linalg.svdvals(orthogonal(gradient)[0])
     assert values[:2].min() > 0.65
     assert values[2:].max() < 0.01
 
 
-def test_a_bank_is_flattened_and_restored():
-    banks = [torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last) for _ in range(2)]
-    for bank, matrix in zip(banks, as_matrices(banks), strict=True):
-        assert torch.equal(as_bank(matrix, bank), bank)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_banks_become_matrices_and_are_restored(memory_format):
+    banks = [nn.Parameter(bank.detach().to(memory_format=memory_format)) for bank in make_banks()]
+    together = Set(torch.tensor(0.1), banks)
+    numbers = together.join(banks)
+    restored = together.split(together.numbers(together.matrices(numbers)))
+    assert all(torch.equal(p, q) for p, q in zip(banks, restored, strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(banks, together.split(numbers), strict=True))
 
 
-def test_steps_agree_with_a_plain_loop():
-    """Filters are turned as the equations say, one bank at a time; the rest is SGD."""
+def test_sets_hold_every_bank_once_and_no_more_than_fits(monkeypatch):
+    banks = make_banks()
+    assert [set(map(id, one)) for one in divide(banks)] == [set(map(id, banks))]
+    monkeypatch.setattr(muon, "MOST", 2 * 8 * 144)
+    sets = list(divide(banks))
+    assert sorted(map(id, banks)) == sorted(id(bank) for one in sets for bank in one)
+    assert len(sets) > 1
+    for one in sets:
+        assert len(one) == 1 or Set(torch.tensor(0.1), one).places.numel() <= muon.MOST
+
+
+@pytest.mark.parametrize("most", [muon.MOST, 1])
+def test_steps_agree_with_a_plain_loop(most, monkeypatch):
+    """Filters are turned as the equations say, together or in sets of one bank; the rest is SGD."""
+    monkeypatch.setattr(muon, "MOST", most)
     ours, theirs = Network(), Network()
     config = TrainingConfig(optimizer="muon", filter_angle=0.1, learning_rate=0.2, schedule="constant")
     update = Update(ours, config)
