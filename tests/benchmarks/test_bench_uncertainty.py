@@ -29,7 +29,8 @@ def test_every_way_gives_probabilities_of_its_own_samples():
         predictions = {key: predict(x) for key, predict in predictors("cnn", 3, torch.device("cpu"), "float32").items()}
     assert all(p.probs.shape == (2, 10) for p in predictions.values())
     assert predictions["plain"].disagreement is None
-    assert all(predictions[key].disagreement is not None for key in ("npmatch", "passes", "batch"))
+    assert all(predictions[key].disagreement is not None for key in ("npmatch", "kernel", "passes", "batch"))
+    assert predictions["kernel"].outlier is not None
 
 
 def test_a_row_for_every_number_of_samples(tmp_path, capsys):
@@ -38,6 +39,8 @@ def test_a_row_for_every_number_of_samples(tmp_path, capsys):
     row = result.rows[1]
     ratio = pytest.approx(row["npmatch_ms"] / row["plain_ms"])
     assert result.ratios["cnn, T = 10, eager: NP-Match / plain forward"] == ratio
+    to_paper = pytest.approx(row["kernel_ms"] / row["npmatch_ms"])
+    assert result.ratios["cnn, T = 10, eager: kernel process / NP-Match"] == to_paper
     assert "cnn, T = 10, eager" in capsys.readouterr().err
     plot_uncertainty(result, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000

@@ -1,5 +1,6 @@
 """The processes that predict from their context alone, against loops over images, points and samples."""
 
+import copy
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from npmatch.heads import AttentiveProcessHead, ContextHead, KernelProcessHead, TrustedPoints, other_images
 from npmatch.heads.context import Context, evenly, resample
+from npmatch.objectives.losses import mean_prediction
 
 F, K, M, T, N = 6, 3, 4, 5, 7
 Y = torch.tensor([0, 0, 1, 1, 2, 2, 2])
@@ -46,14 +48,14 @@ def cosine(head, f, i, c) -> float:
     return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
 
 
-def loops_of_kernel(head, features, c, allowed):
+def kernel_between(head, f, i, c) -> float:
     labeled = c.features[~c.trusted]
     size = sum(float(g @ g) for g in about_the_mean(head, c, *labeled)) / len(labeled)
+    a, b = about_the_mean(head, c, f, c.features[i])
+    return math.exp(-float((a - b) @ (a - b)) / size / (2 * 0.3))
 
-    def kernel_between(f, i) -> float:
-        a, b = about_the_mean(head, c, f, c.features[i])
-        return math.exp(-float((a - b) @ (a - b)) / size / (2 * 0.3))
 
+def loops_of_kernel(head, features, c, allowed):
     out = torch.zeros(T, len(features), K, dtype=torch.float64)
     for t in range(T):
         for n, f in enumerate(features):
@@ -62,7 +64,7 @@ def loops_of_kernel(head, features, c, allowed):
                 alpha.append(1.0)
                 for kind in (False, True):
                     same = [i for i in range(N) if c.y[i] == k and bool(c.trusted[i]) == kind and allowed[n, i]]
-                    mass = sum(float(c.weights[t, i]) * kernel_between(f, i) for i in same)
+                    mass = sum(float(c.weights[t, i]) * kernel_between(head, f, i, c) for i in same)
                     alpha[k] += 50 * mass / max(1, len(same))
             out[t, n] = torch.tensor([math.log(a / sum(alpha)) for a in alpha])
     return out
@@ -120,6 +122,20 @@ def test_the_kernels_vacuity_tells_a_strange_image_from_one_between_two_classes(
     assert float(between.outlier[0]) == pytest.approx(2 / (2 + 1e4 * 2 * evidence))
 
 
+@torch.no_grad()
+def test_the_vacuity_with_loops():
+    head, features = kernel(), points(4)
+    head.set_context(points(N, seed=2), Y, TRUSTED)
+    c, expected = head.context(), []
+    for f in features:
+        evidence = 0.0
+        for i in range(N):
+            same = sum(bool(c.y[j] == c.y[i] and c.trusted[j] == c.trusted[i]) for j in range(N))
+            evidence += kernel_between(head, f, i, c) ** 3 / same
+        expected.append(K / (K + 50 * evidence))
+    torch.testing.assert_close(head.predict(features).outlier, torch.tensor(expected, dtype=torch.float64))
+
+
 @HEADS
 @torch.no_grad()
 def test_predictions_are_of_each_image_alone_and_the_contexts_order_does_not_matter(make):
@@ -153,6 +169,69 @@ def test_a_context_is_saved_and_loaded_with_the_weights_and_dropped_by_training(
     assert torch.equal(other.predict(features).probs, prediction.probs)
     assert len(other.train().state_dict()["context_labels"]) == 0
     assert other.context_weights.shape == (T, 0)
+
+
+@HEADS
+@pytest.mark.parametrize("trusted", [TRUSTED, torch.zeros_like(TRUSTED)])
+@torch.no_grad()
+def test_the_prediction_is_that_of_the_equations_frozen_or_not(make, trusted):
+    head, features = make(), points(5)
+    head.set_context(points(N, seed=2), Y, trusted)
+    expected = mean_prediction(head.log_probs(features, head.context()).exp())
+    found = head.predict(features)
+    for name in ("probs", "entropy", "disagreement"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    head.freeze()
+    assert_equal(head.predict(features), found)
+    assert not any("frozen" in name for name in head.state_dict())
+
+
+@HEADS
+@torch.no_grad()
+def test_a_frozen_head_predicts_anew_from_another_context_other_weights_and_after_training(make):
+    head, other, features = make(), make(), points(5)
+    head.set_context(points(N, seed=2), Y, TRUSTED)
+    head.freeze()
+    other.embedding.weight.mul_(torch.arange(1, M + 1)[:, None])
+    other.set_context(points(N, seed=6), Y.flip(0))
+    expected = other.predict(features)
+    head.set_context(points(N, seed=6), Y.flip(0))
+    assert not torch.equal(head.predict(features).probs, expected.probs), "the weights are still others"
+    head.freeze()
+    head.load_state_dict(other.state_dict())
+    assert_equal(head.predict(features), expected)
+    head.freeze()
+    assert_equal(copy.deepcopy(head).predict(features), expected)
+    uniform = torch.full((5, K), 1 / K, dtype=torch.float64)
+    torch.testing.assert_close(head.train().eval().predict(features).probs, uniform)
+    head.freeze()
+    torch.testing.assert_close(head.predict(features).probs, uniform)
+
+
+@HEADS
+@torch.no_grad()
+def test_what_is_frozen_moves_with_the_head(make):
+    head, features = make(), points(5)
+    head.set_context(points(N, seed=2), Y, TRUSTED)
+    head.freeze()
+    probs = head.predict(features).probs
+    assert head.float().predict(features.float()).probs.dtype == torch.float32
+    torch.testing.assert_close(head.predict(features.float()).probs.double(), probs, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_kernel_is_finite_where_all_labelled_images_are_one():
+    head = kernel().float()
+    one, other = points(1).float(), points(1, seed=2).float()
+    head.set_context(torch.cat([one, one, one, other]), torch.tensor([0, 1, 2, 2]), torch.tensor([0, 0, 0, 1]).bool())
+    found = head.predict(torch.cat([one, other, 1000 * other]))
+    assert all(part.isfinite().all() for part in (found.probs, found.entropy, found.disagreement, found.outlier))
+
+
+def assert_equal(found, expected):
+    for name in ("probs", "entropy", "disagreement", "outlier"):
+        a, b = getattr(found, name), getattr(expected, name)
+        assert a is b is None or torch.equal(a, b)
 
 
 @HEADS

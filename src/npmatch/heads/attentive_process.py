@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from npmatch.heads.context import Context, ContextHead, embedded
-from npmatch.objectives.losses import one_hot
+from npmatch.heads.context import Context, ContextHead, FrozenProcess, RowsOfClasses, centre_of, embedded
+from npmatch.objectives.losses import mean_prediction, one_hot
+from npmatch.types import Prediction
 
 
 class AttentiveProcessHead(ContextHead):
@@ -55,3 +56,52 @@ class AttentiveProcessHead(ContextHead):
         r = attention @ self.value.weight  # n T M
         log_probs: Tensor = self.decoder(r).log_softmax(-1).transpose(0, 1)
         return log_probs
+
+    def frozen_process(self) -> FrozenAttentiveProcess:
+        """The process with its present weights and context."""
+        return FrozenAttentiveProcess(self)
+
+
+class FrozenAttentiveProcess(FrozenProcess):
+    """The same with the values in the decoder's first layer, whose input is then the attention that each class gets."""
+
+    centre: Tensor  # F
+    weight: Tensor  # M F, of the embedding
+    keys: Tensor  # KP M: g(xᵢ) / τ
+    offset: Tensor  # KP: −1 / τ
+    decoder_weight: Tensor  # M K
+    decoder_bias: Tensor  # M
+    classifier_weight: Tensor  # K M
+    classifier_bias: Tensor  # K
+
+    def __init__(self, head: AttentiveProcessHead) -> None:
+        """Takes over the head's weights and context."""
+        super().__init__()
+        context = head.context()
+        centre = centre_of(context)
+        rows = RowsOfClasses(context.y, head.num_classes)
+        keys = rows(F.normalize(head.embedding(context.features - centre), dim=-1)).flatten(0, 1) / head.bandwidth
+        first, last = (layer for layer in head.decoder if isinstance(layer, nn.Linear))
+        self.hold(
+            centre=centre,
+            weight=head.embedding.weight.detach(),
+            keys=keys,
+            offset=torch.full_like(keys[:, 0], -1 / head.bandwidth),
+            resampled=rows(context.weights.T),
+            decoder_weight=first.weight @ head.value.weight.T,
+            decoder_bias=first.bias.detach(),
+            classifier_weight=last.weight.detach(),
+            classifier_bias=last.bias.detach(),
+        )
+
+    def forward(self, features: Tensor) -> Prediction:
+        """As every process; uniform without a context."""
+        classes, points, samples = self.resampled.shape
+        if not points:
+            return mean_prediction(features.new_full((samples, len(features), classes), 1 / classes))
+        query = F.normalize(F.linear(features - self.centre, self.weight), dim=-1)
+        attention = self.sum_by_class(F.linear(query, self.keys, self.offset).exp_())  # K n T
+        attention = attention / attention.sum(0).clamp(min=torch.finfo(attention.dtype).tiny)
+        hidden = F.leaky_relu(F.linear(attention.flatten(1).T, self.decoder_weight, self.decoder_bias), 0.1)  # nT M
+        probs = F.linear(hidden, self.classifier_weight, self.classifier_bias).softmax(-1)
+        return mean_prediction(probs.view(-1, samples, classes).transpose(0, 1))

@@ -63,6 +63,7 @@ class Evaluator:
             head = self.algorithm.model.head
             if isinstance(head, ContextHead):
                 head.set_context(*self._context())
+                head.freeze()
             try:
                 yield
             finally:

@@ -105,8 +105,7 @@ def changed_scores(
     """Error, NLL, UCE and mutual information of the predictions of a copy of the head that was changed."""
     changed = copy.deepcopy(head)
     change(changed, f_context, y_context)
-    if isinstance(changed, NeuralProcessHead):
-        changed.freeze()
+    changed.freeze()
     prediction = changed.predict(features).to("cpu")
     assert prediction.disagreement is not None
     found = scores(prediction, labels)
