@@ -24,6 +24,17 @@ def test_kernels_agree_with_autograd_in_tritons_interpreter():
     assert found.returncode == 0, found.stderr[-3000:]
 
 
+def test_programs_of_a_convolution_are_as_many_as_run_at_once():
+    from npmatch.backbones.fused.convolution import _rows
+
+    for height in (8, 24, 32, 96):
+        for blocks in (1, 16, 128, 240, 275):
+            assert height % _rows(height, blocks) == 0
+    assert _rows(32, 240) == 32  # 960 images of 32 × 32: all run at once, and no row is loaded twice
+    assert _rows(32, 128) == 16
+    assert _rows(5, 1) == 5
+
+
 def test_it_is_used_only_where_it_computes_the_same():
     from npmatch.backbones.fused.network import is_possible
 
