@@ -19,8 +19,6 @@ from torch import Tensor, nn
 # Jordan's polynomial a·x + b·x³ + c·x⁵ takes singular values from (0, 1] to about 1 in five steps.
 A, B, C = 3.4445, -4.7750, 2.0315
 STEPS = 5
-
-
 MOST = 2**22  # numbers of the matrices of a set, so that a wide network's do not fill the memory
 
 
@@ -131,16 +129,14 @@ def orthogonal(m: Tensor) -> Tensor:
     polynomials are multiplied up and meet X once at the end.
     """
     m = m / norm(m)
+    one = A * torch.eye(m.shape[1], device=m.device, dtype=m.dtype)
     with full_precision():
         g = m @ m.mT
-        one = A * torch.eye(m.shape[1], device=m.device, dtype=m.dtype)
-        product: Tensor | None = None
-        for step in range(STEPS):
+        product = polynomial = torch.baddbmm(one + B * g, g, g, alpha=C)
+        for _ in range(STEPS - 1):
+            g = polynomial @ g @ polynomial
             polynomial = torch.baddbmm(one + B * g, g, g, alpha=C)
-            product = polynomial if product is None else polynomial @ product
-            if step < STEPS - 1:
-                g = polynomial @ g @ polynomial
-        assert product is not None
+            product = polynomial @ product
         return product @ m
 
 
