@@ -90,10 +90,9 @@ class TestOnTheDevice:
             return float((one - other).norm() / other.norm())
 
         assert distance(f_ours, f_exact) <= 1.2 * distance(f_autocast, f_exact)
-        # Each parameter's by a wide margin, as a norm's 16 numbers are near or far by chance; all together closely.
         mine, usual, right = ([p.grad for p in network.parameters()] for network in (ours, autocast, exact))
         for p, q, r in zip(mine, usual, right, strict=True):
-            assert distance(p, r) <= 2.5 * distance(q, r) + 1e-3
+            assert distance(p, r) <= 1.5 * distance(q, r) + 1e-3
         mine, usual, right = (torch.cat([p.flatten() for p in parts]) for parts in (mine, usual, right))
         assert distance(mine, right) <= 1.1 * distance(usual, right)
         for p, q in zip(ours.buffers(), exact.buffers(), strict=True):
