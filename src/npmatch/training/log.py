@@ -54,12 +54,17 @@ class Meter:
             if self.has_foreign:
                 foreign = truth == FOREIGN
                 values |= {"foreign": foreign.sum(), "foreign_kept": (foreign * keep).sum()}
-        for name, value in {"steps": one, **values}.items():
-            value = value if good is None else torch.where(good, value, torch.zeros_like(value))
-            if name in self.totals:
-                self.totals[name].add_(value)  # in place: a captured step keeps its storage
-            else:
-                self.totals[name] = value.clone()
+        values["steps"] = one
+        together = torch.cat([value.float().flatten() for value in values.values()])  # a few operations, not many
+        if good is not None:
+            together = torch.where(good, together, torch.zeros_like(together))
+        sizes, parts = [value.numel() for value in values.values()], []
+        for (name, value), part in zip(values.items(), torch.split(together, sizes), strict=True):
+            if name not in self.totals:
+                self.totals[name] = torch.zeros_like(value, dtype=together.dtype)
+            parts.append(part.view(value.shape))
+        # In place: a captured step keeps its storage.
+        torch._foreach_add_([self.totals[name] for name in values], parts)
 
     def read(self) -> dict[str, float]:
         """Means since the last reading as plain numbers, and starts a new interval; waits for the device."""
@@ -89,7 +94,7 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continues with the sums of an interval that has begun."""
-        self.totals = {name: value.to(self.truth.device, copy=True) for name, value in state.items()}
+        self.totals = {name: value.to(self.truth.device, torch.float32, copy=True) for name, value in state.items()}
 
 
 class PseudoLabelMonitor:

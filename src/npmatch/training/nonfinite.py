@@ -89,7 +89,8 @@ class BadStepCounter:
         """Counts one step, of which the 0-d bool `bad` says whether it was bad."""
         values = {**step.logs, "loss": step.loss.detach(), "the gradient": gradient_norm}
         self.terms = [*values, "a buffer"]
-        failed = torch.stack([~value.isfinite() for value in values.values()] + [torch.ones_like(bad)])
+        finite = torch.stack([value.float() for value in values.values()]).isfinite()  # together: in a few operations
+        failed = torch.cat([~finite, torch.ones_like(bad)[None]])
         number, in_a_row, longest, first = self.counts.values()
         begins = bad & (in_a_row == 0) & (longest < self.limit)
         first.copy_(torch.where(begins, failed.long().argmax(), first))
