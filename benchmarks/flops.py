@@ -14,8 +14,8 @@ def step_flops(config: Config, image_shape: tuple[int, int, int], unlabeled: int
     """Floating-point operations of the backbone in one step of the FixMatch family; a multiply-add counts as two.
 
     It is None for other algorithms, which make other passes. `unlabeled` is the number of unlabelled images in a step.
-    Labelled, weak and strong views pass forwards and backwards; where the weak ones have a pass of their own
-    (weak_norm=own or running), these pass forwards alone.
+    Labelled, weak and strong views pass forwards and backwards; where the weak ones have a pass of their own,
+    or get no gradient (weak_norm=own, running, shared), these pass forwards alone.
     """
     channels, height, width = image_shape
     height, width = (config.augment.size or height, config.augment.size or width)

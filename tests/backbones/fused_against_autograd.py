@@ -1,6 +1,7 @@
 """Run by test_fused.py in a process of its own: Triton reads TRITON_INTERPRET when its kernels are defined."""
 
 import copy
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import nn
 
 from npmatch.backbones import WideResNet
 from npmatch.backbones.fused import convolution, network, normalisation
+from npmatch.heads.sync_norm import learning_from_first, synchronise_norms
 
 convolution.PROGRAMS = normalisation.PROGRAMS = normalisation.PARTS = 2  # the interpreter runs programs in turn
 convolution.PAIRS, normalisation.ELEMENTS = 16, 256
@@ -58,15 +60,20 @@ def check_norm(channels: int) -> None:
     close(ours.running_var, norm.running_var)
 
 
-def check_network() -> None:
+def check_network(learning: int | None = None) -> None:
+    """`learning`: only the first images get gradients, from the norms of both networks."""
     plain = WideResNet(1, stages=2, momentum=0.1).to(memory_format=torch.channels_last)
     del plain.blocks[6:], plain.blocks[1:3]  # a block that changes the channels, some that do not, one with stride 2
+    synchronise_norms(plain)
     ours = copy.deepcopy(plain)
-    x, d_features = torch.randn(2, 3, 8, 8), torch.randn(2, 32)
-    f_plain, f_ours = plain(x), network.features(ours, x, torch.float32)
-    close(f_ours, f_plain, rtol=1e-4, atol=1e-4)
-    f_plain.backward(d_features)
-    f_ours.backward(d_features)
+    x, d_features = torch.randn(4, 3, 8, 8), torch.randn(4, 32)
+    for found in (plain, ours):
+        context = nullcontext() if learning is None else learning_from_first(found, learning)
+        with context:
+            f = found(x) if found is plain else network.features(found, x, torch.float32)
+        f[:learning].backward(d_features[:learning])
+        found.f = f.detach()
+    close(ours.f, plain.f, rtol=1e-4, atol=1e-4)
     for (name, p), q in zip(plain.named_parameters(), ours.parameters(), strict=True):
         close(q.grad, p.grad, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
     for p, q in zip(plain.buffers(), ours.buffers(), strict=True):
@@ -82,3 +89,4 @@ if __name__ == "__main__":
     check_convolution(16, 16, 16, 8)  # programs that share an image
     check_norm(16)
     check_network()
+    check_network(learning=3)

@@ -52,6 +52,7 @@ CASES = {
     "supervised": ("supervised", {}),
     "fixmatch": ("fixmatch", {"algorithm.confidence": 0.18}),
     "flexmatch": ("flexmatch", {"algorithm.confidence": 0.18}),
+    "flexmatch-shared": ("flexmatch", {"algorithm.confidence": 0.18, "algorithm.weak_norm": "shared"}),
     "uda": ("uda", {"algorithm.confidence": 0.18, "algorithm.annealing": "linear"}),
     "mixmatch": ("mixmatch", {}),
     "remixmatch": ("remixmatch", {}),

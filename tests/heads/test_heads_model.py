@@ -5,7 +5,7 @@ import torch
 
 from npmatch.algorithms import find_algorithm
 from npmatch.backbones import BackboneConfig, make_backbone
-from npmatch.heads import LinearHead, Model
+from npmatch.heads import LinearHead, Model, synchronise_norms
 from npmatch.types import Task
 
 
@@ -45,6 +45,22 @@ def test_further_views_are_in_the_pass_of_the_labelled_and_strong_ones(weak_norm
     assert len(found) == 4
     for one, same in zip(found, expected, strict=True):
         torch.testing.assert_close(one, same)
+
+
+def test_shared_views_are_normalised_as_joint_ones_and_weak_ones_get_no_gradient():
+    views = [torch.randn(n, 2, 3, 3) + shift for n, shift in ((4, 0), (8, 5), (8, -2), (4, 9))]
+    joint, shared = (Model(Pool(), LinearHead(2, 3)).train() for _ in range(2))
+    synchronise_norms(shared.backbone)
+    x, weak, strong, other = (view.requires_grad_() for view in views)
+    found = shared.features_of_views(x, weak, strong, "shared", other)
+    for one, same in zip(found, joint.features_of_views(x, weak, strong, "joint", other), strict=True):
+        torch.testing.assert_close(one, same)
+    torch.testing.assert_close(shared.backbone.state_dict(), joint.backbone.state_dict())
+    assert [f.requires_grad for f in found] == [True, False, True, True]
+    torch.cat(found).square().sum().backward()
+    assert not weak.grad.any()
+    assert all(view.grad.any() for view in (x, strong, other))
+    assert shared.backbone.norm.learning is None
 
 
 def test_describe_gives_the_prediction_and_the_features() -> None:

@@ -1,5 +1,7 @@
 """Batch norm over a process group of one rank against the norms of torch and timm that it replaces."""
 
+import copy
+
 import pytest
 import torch
 from timm.layers import BatchNormAct2d
@@ -7,6 +9,7 @@ from torch import nn
 
 from npmatch.errors import NPMatchError
 from npmatch.heads import SyncNorm, frozen_statistics, synchronise_norms
+from npmatch.heads.sync_norm import learning_from_first
 
 
 @pytest.mark.parametrize("make", [lambda: nn.BatchNorm2d(3, momentum=0.3), lambda: BatchNormAct2d(3)])
@@ -36,6 +39,42 @@ def test_a_synchronised_norm_is_the_norm_it_replaces(one_rank, make):
     with frozen_statistics(synchronised.train()):
         synchronised(torch.randn(5, 3, 4, 4, dtype=torch.float64))
     torch.testing.assert_close(dict(synchronised.state_dict()), before)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_gradients_of_a_part_are_those_of_a_norm_with_this_part_alone(weighted):
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 4, 4, dtype=torch.float64)
+    alone = nn.Sequential(nn.BatchNorm2d(3, eps=1e-12, affine=weighted)).double()
+    whole = copy.deepcopy(alone)
+    synchronise_norms(whole)
+    # The other images are the same ones, so that mean and variance of the whole batch are those of the part.
+    one, both = x.clone().requires_grad_(), torch.cat([x, x.flip(0)]).requires_grad_()
+    y = alone(one)
+    y.sin().sum().backward()
+    with learning_from_first(whole, 6):
+        z = whole(both)
+    torch.testing.assert_close(z[:6], y)
+    z.sin().sum().backward()
+    torch.testing.assert_close(both.grad[:6], one.grad)
+    assert not both.grad[6:].any()
+    for p, q in zip(whole.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_gradients_of_a_part_have_no_component_that_a_norm_undoes():
+    torch.manual_seed(0)
+    norm = nn.Sequential(nn.BatchNorm2d(3)).double()
+    synchronise_norms(norm)
+    x = torch.randn(9, 3, 4, 4, dtype=torch.float64)
+    x[5:] = 2 * x[5:] + 3  # the others have another mean and variance
+    x.requires_grad_()
+    with learning_from_first(norm, 5):
+        norm(x)[:5].sin().sum().backward()
+    part = x.grad[:5]
+    assert part.abs().max() > 1e-3
+    torch.testing.assert_close(part.sum((0, 2, 3)), torch.zeros(3, dtype=torch.float64))
+    torch.testing.assert_close((part * x[:5]).sum((0, 2, 3)), torch.zeros(3, dtype=torch.float64))
 
 
 def test_an_unknown_kind_of_norm_is_refused():

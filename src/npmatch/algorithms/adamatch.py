@@ -49,7 +49,7 @@ class AdaMatch(Algorithm):
         window: Size = 128  # number of batches whose mean prediction is E_u
         unlabeled_weight: NonNegativeFloat = 1.0  # λ(1), weight of the unlabelled loss
         ramp: Share = 0.5  # share of training over which the weight grows from 0
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from npmatch.heads import LinearHead, Model
+from npmatch.heads import LinearHead, Model, synchronise_norms
 from npmatch.objectives.adjustment import LogitAdjustment
 from npmatch.types import Batch, Prediction, Step, Task, Views
 
@@ -44,6 +44,8 @@ class Algorithm(nn.Module):
         self.task = task
         self.config = config if config is not None else self.Config()
         self.model = self.make_model(backbone, task, self.config)
+        if getattr(self.config, "weak_norm", None) == "shared":
+            synchronise_norms(self.model.backbone, "algorithm.weak_norm", "joint")
         counts = task.labels_per_class or (1,) * task.num_classes
         self.adjust = LogitAdjustment(counts, getattr(self.config, "adjustment", 0.0))  # not all methods have it
 

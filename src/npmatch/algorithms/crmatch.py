@@ -35,7 +35,7 @@ class CRMatch(Algorithm):
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         distance_weight: NonNegativeFloat = 1.0  # λ_d, weight of the loss that pushes features apart
         rotation_weight: NonNegativeFloat = 1.0  # λ_r, weight of the rotation loss
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config

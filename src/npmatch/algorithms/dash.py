@@ -44,7 +44,7 @@ class Dash(Algorithm):
         decay: Factor = 1.27  # γ, factor by which ρ falls
         min_threshold: NonNegativeFloat = 0.05  # ρ_min, nats: 0.05 is a confidence of 0.951
         unlabeled_weight: NonNegativeFloat = 0.9  # λ, weight of the unlabelled loss
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config

@@ -31,7 +31,7 @@ class DeFixMatch(Algorithm):
 
         confidence: Share = 0.95  # τ: least confidence of a trusted pseudo-label
         unlabeled_weight: NonNegativeFloat = 0.5  # λ, weight of the unlabelled loss and of what is subtracted from it
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
 

@@ -41,7 +41,7 @@ class FreeMatch(Algorithm):
         max_threshold: Share = 1.0  # upper limit of the thresholds of the classes; 0.95 for SVHN
         unlabeled_weight: NonNegativeFloat = 1.0  # w_u, weight of the unlabelled loss
         fairness_weight: NonNegativeFloat = 0.01  # w_f, weight of the fairness loss
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config

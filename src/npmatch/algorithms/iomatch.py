@@ -80,7 +80,7 @@ class IOMatch(Algorithm):
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss of inliers
         open_weight: NonNegativeFloat = 1.0  # λ_op, weight of the open-set classifier's loss
         open_from: Share = 1 / 256  # progress from which the open-set classifier learns: one epoch of the paper's 256
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
 

@@ -115,7 +115,7 @@ class NPMatch(Algorithm):
         alignment: Alignment = False  # p ← normalise(p / mean of the batch or of a window) before the confidence test
         window: Size = 128  # number of batches whose mean prediction is used for alignment=window
         align_labels: bool = False  # gate softmatch: whether labels are aligned too, as with the other gates
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
         decoder_width: Literal["head", "features"] = "head"  # width of the decoder: M or F
         average: Literal["probabilities", "logits"] = "probabilities"  # what of the T samples is averaged in predict
         scale: PositiveFloat = 1e5  # s, kernel only: evidence of a labelled image for itself, against a prior of 1

@@ -55,7 +55,7 @@ class RegMixMatch(Algorithm):
         labeled_mixing: PositiveInt = 100  # labels per class from which labelled images are mixed with confident ones
         class_aware: bool = True  # whether the other images are mixed too (CAM); false for CIFAR-100
         class_aware_alpha: PositiveFloat = 16.0  # α of the boxes of the other images
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
 

@@ -51,7 +51,7 @@ class SemCo(Algorithm):
         hidden: Size = 2048  # width of the hidden layer of the semantic classifier
         own_labels: bool = True  # each classifier learns from its own pseudo-labels too; false: only from the other's
         label_embeddings: str | None = None  # file of embeddings of the class names; None: the one in the package
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
     embeddings: Tensor  # K D: e_k, each of length 1

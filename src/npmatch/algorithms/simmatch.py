@@ -46,7 +46,7 @@ class SimMatch(Algorithm):
         warm_up: Share = 1 / 1024  # share of training, at its start, in which the memory is written but not used
         unlabeled_weight: NonNegativeFloat = 1.0  # λ_u, weight of the unlabelled loss
         instance_weight: NonNegativeFloat = 1.0  # λ_in, weight of the loss of similarities
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
 
     config: Config
 

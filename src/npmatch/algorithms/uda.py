@@ -37,7 +37,7 @@ class UDA(Algorithm):
         confidence: Share = 0.8  # β: predictions of higher confidence are used as targets
         unlabeled_weight: NonNegativeFloat = 1.0  # λ, weight of the unlabelled loss
         annealing: Annealing = "off"  # schedule of TSA: log for many labels, exp for very few
-        weak_norm: WeakNorm = "joint"  # batch-norm statistics for the weak views: of all views, their own, or running
+        weak_norm: WeakNorm = "joint"  # norm of weak views: with all views (shared: no gradient), by their own, running
         adjustment: Adjustment = 0.0  # τ of the logit adjustment for uneven classes; 0: none, 1: by their shares
 
     config: Config

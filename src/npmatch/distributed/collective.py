@@ -76,6 +76,8 @@ def all_reduce_mean_(tensors: Sequence[Tensor]) -> None:
 
 def all_reduce_sum(values: Tensor) -> Tensor:
     """Replaces `values` by their sum over ranks and returns them; not differentiable."""
+    if not is_initialized():
+        return values
     start = _count(values)
     dist.all_reduce(values)
     traffic.seconds += time.perf_counter() - start
@@ -84,6 +86,8 @@ def all_reduce_sum(values: Tensor) -> Tensor:
 
 def all_gather_no_grad(rows: Tensor) -> Tensor:
     """This rank's n rows → all W·n, in the order of the global batch; not differentiable."""
+    if not is_initialized():
+        return rows
     rows = rows.contiguous()
     out = rows.new_empty((local_share().world * len(rows), *rows.shape[1:]))
     start = _count(rows)

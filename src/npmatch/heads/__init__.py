@@ -12,8 +12,8 @@ from npmatch.heads.memory import LabeledMemory, Memory
 from npmatch.heads.model import Model, WeakNorm, backbones_in
 from npmatch.heads.neural_process import NeuralProcessHead
 from npmatch.heads.one_vs_all import OneVsAllHead
-from npmatch.heads.statistics import frozen_statistics
-from npmatch.heads.sync_norm import SyncNorm, average_statistics, synchronise_norms
+from npmatch.heads.statistics import average_statistics, frozen_statistics
+from npmatch.heads.sync_norm import SyncNorm, synchronise_norms
 
 __all__ = [
     "AttentiveProcessHead",

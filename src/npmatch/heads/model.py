@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from npmatch.backbones.blocks import in_blocks
 from npmatch.distributed.collective import all_gather, all_gather_parts
+from npmatch.heads.sync_norm import learning_from_first
 from npmatch.types import Prediction
 
-WeakNorm = Literal["joint", "own", "running"]
+WeakNorm = Literal["joint", "shared", "own", "running"]
 
 
 class Model(nn.Module):
@@ -47,12 +48,18 @@ class Model(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Features of labelled, weak and strong views; `weak_norm` says which statistics normalise the weak ones.
 
-        joint: all views in one pass, so in one batch-norm batch. own: the weak views in a pass of their own,
-        without gradient. running: the same with the running statistics, as in evaluation. `others` are further views,
-        such as strong views of labelled images, and are in one pass with `x` and `strong`.
+        joint: all views in one pass, so in one batch-norm batch. shared: the same, but without gradient for the weak
+        views; the backbone's norms must be SyncNorms. own: the weak views in a pass of their own, without gradient.
+        running: the same with the running statistics, as in evaluation. `others` are further views, such as strong
+        views of labelled images, and are in one pass with `x` and `strong`.
         """
         if weak_norm == "joint":
             return self.features_together(x, weak, strong, *others)
+        if weak_norm == "shared":
+            views = (x, strong, *others)
+            with learning_from_first(self.backbone, sum(len(view) for view in views)):
+                f_x, f_strong, *f_others, f_weak = self.features_together(*views, weak)
+            return f_x, f_weak.detach(), f_strong, *f_others
         with torch.no_grad():
             self.backbone.train(self.training and weak_norm == "own")
             f_weak = self.features(weak)

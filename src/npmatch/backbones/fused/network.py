@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from npmatch.backbones.wide_resnet import Block, WideResNet
 
 
+CHANNELS_LAST = torch.channels_last
+
+
 def features(network: WideResNet, x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Pooled features N F in float32 of images N C H W."""
     counters = [norm.num_batches_tracked for norm in _norms(network) if norm.track_running_stats]
     if counters:  # empty where statistics are frozen
         torch._foreach_add_(cast("list[Tensor]", counters), 1)
-    f: Tensor = _Features.apply(x, network, dtype, torch.is_grad_enabled(), *network.parameters())
+    learning = getattr(network.norm, "learning", None)
+    keep = (len(x) if learning is None else learning) if torch.is_grad_enabled() else 0
+    f: Tensor = _Features.apply(x, network, dtype, keep, *network.parameters())
     return f
 
 
@@ -34,13 +39,13 @@ def is_possible(network: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     channels, height, width = image_shape
     dropping = any(m.p > 0 for m in network.modules() if isinstance(m, nn.Dropout))
     norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
-    plain_norms = all(type(norm) is nn.BatchNorm2d for norm in norms)  # a SyncNorm is not
+    plain_norms = all(type(norm) is nn.BatchNorm2d or getattr(norm, "is_plain", False) for norm in norms)
     even = width % 8 == 0 and height % 8 == 0  # at every stage: convolution.py takes pixels in pairs
     return plain_norms and not dropping and even and channels <= 4
 
 
-def _norms(network: nn.Module) -> list[nn.BatchNorm2d]:
-    return [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+def _norms(network: nn.Module) -> list[_BatchNorm]:
+    return [m for m in network.modules() if isinstance(m, _BatchNorm)]
 
 
 @dataclass
@@ -50,6 +55,10 @@ class _Normed:
     before: Tensor
     statistics: Tensor
     after: Tensor
+
+    def first(self, images: int) -> _Normed:
+        """That of the first images alone."""
+        return _Normed(self.before[:images], self.statistics, self.after[:images])
 
 
 @dataclass
@@ -64,7 +73,7 @@ class _Passed:
 class _Features(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, network: WideResNet, dtype: torch.dtype, keep: bool, *parameters: Tensor
+        ctx: Any, x: Tensor, network: WideResNet, dtype: torch.dtype, keep: int, *parameters: Tensor
     ) -> Tensor:
         weights = _cast(network, dtype)
         image = _with_four_channels(x).to(dtype, memory_format=torch.channels_last)
@@ -78,22 +87,23 @@ class _Features(torch.autograd.Function):
             inner = _normed(*_convolve_and_sum(entered.after, weights[block.conv1], block.stride), block.norm2)
             y, partial = _convolve_and_sum(inner.after, weights[block.conv2], 1, carried)
             if keep:
-                blocks.append(_Passed(block, entered, inner))
+                blocks.append(_Passed(block, entered.first(keep), inner.first(keep)))
         last = _normed(y, partial, network.norm)
         if keep:
-            ctx.network, ctx.weights, ctx.image, ctx.blocks, ctx.last = network, weights, image, blocks, last
+            ctx.network, ctx.weights, ctx.image, ctx.blocks = network, weights, image[:keep], blocks
+            ctx.last, ctx.is_part = last.first(keep), keep < len(x)
         return last.after.mean((2, 3), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, d_features: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         network, weights, last = ctx.network, ctx.weights, ctx.last
-        height, width = last.after.shape[2:]
-        d_last = torch.empty_like(last.after).copy_((d_features / (height * width))[:, :, None, None])
+        learning, _, height, width = last.after.shape
+        d_last = torch.empty_like(last.after).copy_((d_features[:learning] / (height * width))[:, :, None, None])
         gradients: dict[Tensor, Tensor] = {}
 
         def through_norm(norm: nn.BatchNorm2d, dy: Tensor, normed: _Normed, carried: Tensor | None = None) -> Tensor:
             dx, gradients[norm.weight], gradients[norm.bias] = normalisation.gradient(
-                dy, normed.before, normed.statistics, carried
+                dy, normed.before, normed.statistics, carried, ctx.is_part
             )
             return dx
 
@@ -116,10 +126,17 @@ class _Features(torch.autograd.Function):
             else:
                 dy = through_norm(block.norm1, d_after, entered, d_carried)
         stem = convolution.weight_gradient(ctx.image, dy)  # the gradient of the images is not needed
-        gradients[network.stem.weight] = stem[:, : network.stem.in_channels]
-        wanted = [torch.empty_like(p) for p in network.parameters()]
-        torch._foreach_copy_(wanted, [gradients[p] for p in network.parameters()])  # all to float32 in one call
-        return (None, None, None, None, *wanted)
+        gradients[network.stem.weight] = stem[:, : network.stem.in_channels].contiguous(memory_format=CHANNELS_LAST)
+        wanted = {p: torch.empty_like(p) for p in network.parameters()}
+        for dtype in {g.dtype: None for g in gradients.values()}:  # one call for those of one dtype and equal strides
+            of_type = [p for p in wanted if gradients[p].dtype == dtype]
+            torch._foreach_copy_([_flat(wanted[p]) for p in of_type], [_flat(gradients[p]) for p in of_type])
+        return (None, None, None, None, *wanted.values())
+
+
+def _flat(weight: Tensor) -> Tensor:
+    """A view of the numbers of a norm's weights, or of a filter bank's in channels-last memory, one after the other."""
+    return weight.permute(0, 2, 3, 1).view(-1) if weight.dim() == 4 else weight
 
 
 def _normed(y: Tensor, partial: Tensor, norm: nn.BatchNorm2d) -> _Normed:

@@ -101,8 +101,10 @@ def _activate(x, scale, shift, y, P, C, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-def _gradient_sums(dy, x, statistics, partial, P, C, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Partial sums of d, the gradient of the norm's output, and of d·x̂: 2 programs C."""
+def _gradient_sums(
+    dy, x, statistics, partial, P, C, tiles, PART: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Partial sums of d, the gradient of the norm's output, and of d·x̂; of a part of the batch also of x̂ and x̂²."""
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     in_c = channel < C
     mean = tl.load(statistics + channel, mask=in_c, other=0.0)
@@ -110,6 +112,7 @@ def _gradient_sums(dy, x, statistics, partial, P, C, tiles, ROWS: tl.constexpr, 
     scale = tl.load(statistics + 2 * C + channel, mask=in_c, other=0.0)
     shift = tl.load(statistics + 3 * C + channel, mask=in_c, other=0.0)
     first, second = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
+    third, fourth = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
     for tile in range(tiles):
         row = (tile * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         place = row[:, None] * C + channel[None, :]
@@ -117,36 +120,55 @@ def _gradient_sums(dy, x, statistics, partial, P, C, tiles, ROWS: tl.constexpr, 
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
         d = tl.load(dy + place, mask=mask, other=0.0).to(tl.float32)
         d = tl.where(value * scale[None, :] + shift[None, :] > 0, d, 0.1 * d)
+        normal = (value - mean[None, :]) * rstd[None, :]
         first += d
-        second += d * (value - mean[None, :]) * rstd[None, :]
+        second += d * normal
+        if PART:
+            normal = tl.where(mask, normal, 0.0)
+            third += normal
+            fourth += normal * normal
     out = partial + tl.program_id(0) * C + channel
+    size = tl.num_programs(0) * C
     tl.store(out, tl.sum(first, 0), mask=in_c)
-    tl.store(out + tl.num_programs(0) * C, tl.sum(second, 0), mask=in_c)
+    tl.store(out + size, tl.sum(second, 0), mask=in_c)
+    if PART:
+        tl.store(out + 2 * size, tl.sum(third, 0), mask=in_c)
+        tl.store(out + 3 * size, tl.sum(fourth, 0), mask=in_c)
 
 
 @triton.jit
 def _coefficients(
-    partial,  # 2 parts C
+    partial,  # 2 parts C, or 4
     parts,
     statistics,
     out,  # 4 C: gradients of weight and bias; dx = d·scale + x·factor + constant
     P,
     C,
+    PART: tl.constexpr,
     PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """dx = scale · (d − mean of d − x̂ · mean of d·x̂), as three coefficients per channel."""
+    """dx = scale · (d − mean of d − x̂ · mean of d·x̂), as three coefficients per channel.
+
+    Of a part of the batch: d without what a line through x̂ explains, which is the same where x̂ has mean 0, variance 1.
+    """
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     mask = channel < C
     d_bias, d_weight = _total(partial, parts, C, channel, PARTS, COLUMNS)
     mean = tl.load(statistics + channel, mask=mask, other=0.0)
     rstd = tl.load(statistics + C + channel, mask=mask, other=0.0)
     scale = tl.load(statistics + 2 * C + channel, mask=mask, other=0.0)
-    factor = -scale * rstd * d_weight / P
+    intercept, slope = d_bias / P, d_weight / P
+    if PART:
+        normal, square = _total(partial + 2 * parts * C, parts, C, channel, PARTS, COLUMNS)
+        normal = normal / P
+        slope = (slope - intercept * normal) / tl.maximum(square / P - normal * normal, 1e-6)
+        intercept -= slope * normal
+    factor = -scale * rstd * slope
     tl.store(out + channel, d_weight, mask=mask)
     tl.store(out + C + channel, d_bias, mask=mask)
     tl.store(out + 2 * C + channel, factor, mask=mask)
-    tl.store(out + 3 * C + channel, -factor * mean - scale * d_bias / P, mask=mask)
+    tl.store(out + 3 * C + channel, -factor * mean - scale * intercept, mask=mask)
 
 
 @triton.jit
@@ -234,16 +256,21 @@ def activate(x: Tensor, statistics: Tensor) -> Tensor:
     return y
 
 
-def gradient(dy: Tensor, x: Tensor, statistics: Tensor, carried: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x (plus `carried`), of the norm's weight and of its bias for y = LeakyReLU(norm(x))."""
+def gradient(
+    dy: Tensor, x: Tensor, statistics: Tensor, carried: Tensor | None = None, part: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (plus `carried`), of the norm's weight and of its bias for y = LeakyReLU(norm(x)).
+
+    `part`: the statistics are those of more images than x, whose gradients are taken for 0, as by a SyncNorm.
+    """
     rows, channels, tile, columns = _tiling(x)
     blocks = triton.cdiv(channels, columns)
-    partial = torch.empty((2, PROGRAMS, channels), dtype=torch.float32, device=x.device)
+    partial = torch.empty((4 if part else 2, PROGRAMS, channels), dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(rows, tile * PROGRAMS)
-    _gradient_sums[(PROGRAMS, blocks)](dy, x, statistics, partial, rows, channels, tiles, tile, columns)
+    _gradient_sums[(PROGRAMS, blocks)](dy, x, statistics, partial, rows, channels, tiles, part, tile, columns)
     coefficients = torch.empty((4, channels), dtype=torch.float32, device=x.device)
     _coefficients[(triton.cdiv(channels, CHANNELS),)](
-        partial, PROGRAMS, statistics, coefficients, rows, channels, PARTS, CHANNELS
+        partial, PROGRAMS, statistics, coefficients, rows, channels, part, PARTS, CHANNELS
     )
     dx = torch.empty_like(x)
     _input_gradient[(triton.cdiv(rows, tile), blocks)](
