@@ -30,6 +30,16 @@ def test_a_preset_beats_the_recipe_and_loses_to_the_users_words():
     assert config.training.schedule == "cosine-63-128"
 
 
+def test_a_preset_of_all_methods_sets_what_a_method_has():
+    fixmatch, mixmatch = (
+        make_config({"algorithm.name": name}, {"preset": "fast"}) for name in ("fixmatch", "mixmatch")
+    )
+    assert fixmatch.algorithm.weak_norm == "shared"
+    assert not hasattr(mixmatch.algorithm, "weak_norm")
+    assert fixmatch.training == mixmatch.training
+    assert mixmatch.training.optimizer == "muon"
+
+
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [

@@ -13,8 +13,10 @@ from npmatch.objectives.adjustment import LogitAdjustment
 from npmatch.types import Batch, Prediction, Step, Task, Views
 
 Update = Callable[[Tensor], None]  # backward, clipping, optimiser: one step down a loss
-# Preset `fast`: what trains a network from scratch in tens of thousands of steps and not in a million.
+# Preset `fast`: what trains a network from scratch in tens of thousands of steps and not in a million. Those of the
+# algorithm's own settings that it does not have are left out.
 FAST: dict[str, Any] = {
+    "algorithm.weak_norm": "shared",
     "training.optimizer": "muon",
     "training.filter_angle": 0.01,
     "training.learning_rate": 0.06,

@@ -76,7 +76,10 @@ def make_config(*layers: Layer) -> Config:
         if not isinstance(preset, str) or preset not in algorithm.presets:  # a file may hold a list there
             raise NoSuchChoiceError("preset", _shown(preset), list(algorithm.presets))
         after_recipe = {key: value for layer in layers[1:] for key, value in layer.items()}
-        given = {**given, **algorithm.presets[preset], **after_recipe}
+        own = {f"algorithm.{key}" for key in _hints(algorithm.Config)}
+        settings = algorithm.presets[preset].items()
+        chosen = {key: value for key, value in settings if key in own or not key.startswith("algorithm.")}
+        given = {**given, **chosen, **after_recipe}
     groups = {
         "algorithm": algorithm.Config,
         "data": DataConfig,
