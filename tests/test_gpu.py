@@ -33,7 +33,8 @@ def on_device(batch: Batch) -> Batch:
 @pytest.mark.parametrize(
     ("name", "config"),
     [(name, None) for name in sorted(ALGORITHMS)]
-    + [("npmatch", NPMatch.Config(process=process)) for process in ("attentive", "kernel")],
+    + [("npmatch", NPMatch.Config(process=process)) for process in ("attentive", "kernel")]
+    + [("npmatch", NPMatch.Config(weak_norm="shared"))],
 )
 def test_a_step_never_waits_for_the_host(name, config):
     algorithm = make_algorithm(ALGORITHMS[name], config).cuda()

@@ -214,6 +214,10 @@ def build_algorithm(
     backbone = make_backbone(config.backbone, dataset.train.images.shape[0], load)
     algorithm = find_algorithm(config.name)(backbone, task, config.algorithm).to(device)
     t, on_cuda = config.training, device.type == "cuda"
+    if is_initialized() and not t.sync_norm and getattr(config.algorithm, "weak_norm", None) == "shared":
+        raise NPMatchError(
+            "training.sync_norm=false: algorithm.weak_norm=shared normalises over all ranks; set it to joint or own"
+        )
     if is_initialized() and t.sync_norm:
         for module in backbones_in(algorithm):  # each sees this rank's share of a batch only
             synchronise_norms(module)
