@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from npmatch.backbones.wide_resnet import Block, WideResNet
 
 
-CHANNELS_LAST = torch.channels_last
-
-
 def features(network: WideResNet, x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Pooled features N F in float32 of images N C H W."""
     counters = [norm.num_batches_tracked for norm in _norms(network) if norm.track_running_stats]
@@ -125,10 +122,11 @@ class _Features(torch.autograd.Function):
                 dy = through_norm(block.norm1, d_after + d_carried, entered)
             else:
                 dy = through_norm(block.norm1, d_after, entered, d_carried)
-        stem = convolution.weight_gradient(ctx.image, dy)  # the gradient of the images is not needed
-        gradients[network.stem.weight] = stem[:, : network.stem.in_channels].contiguous(memory_format=CHANNELS_LAST)
+        stem = convolution.weight_gradient(ctx.image, dy)[:, : network.stem.in_channels]  # images need no gradient
+        gradients[network.stem.weight] = stem.contiguous(memory_format=torch.channels_last)
         wanted = {p: torch.empty_like(p) for p in network.parameters()}
-        for dtype in {g.dtype: None for g in gradients.values()}:  # one call for those of one dtype and equal strides
+        # All to float32. One call copies many tensors if they have one dtype, and each the strides of its copy.
+        for dtype in dict.fromkeys(g.dtype for g in gradients.values()):
             of_type = [p for p in wanted if gradients[p].dtype == dtype]
             torch._foreach_copy_([_flat(wanted[p]) for p in of_type], [_flat(gradients[p]) for p in of_type])
         return (None, None, None, None, *wanted.values())
