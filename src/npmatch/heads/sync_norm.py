@@ -156,8 +156,8 @@ def synchronise_norms(network: nn.Module, key: str = "training.sync_norm", inste
 
 
 @contextmanager
-def learning_from_first(network: nn.Module, images: int) -> Iterator[None]:
-    """Context in which only the first images of a batch get gradients from a network's norms, all of them SyncNorms."""
+def learning_from_first(network: nn.Module, images: int | None) -> Iterator[None]:
+    """Context in which a network's SyncNorms give gradients to the first images of a batch only; None: to all."""
     norms = [module for module in network.modules() if isinstance(module, SyncNorm)]
     for norm in norms:
         norm.learning = images
